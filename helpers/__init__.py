@@ -1,8 +1,8 @@
 """Find out why a GPU is out of memory, with evidence.
 
-``from helpers import open_box, diagnose`` is enough for a notebook; ``dir(helpers)`` lists every name, and
-each is loaded when it is first asked for. Nothing here imports torch: programs that need it run as
-child processes, under the Python in which torch is installed.
+``from helpers import open_box, diagnose`` is enough for a notebook; ``dir(helpers)`` lists every
+name, and each is loaded when it is first asked for. Nothing here imports torch: programs that need
+it run as child processes, under the Python in which torch is installed.
 
 >>> from helpers import diagnose, open_box
 >>> box = open_box("strix-halo-1-found")
@@ -45,7 +45,9 @@ _OF_IPYTHON = {
     "load_ipython_extension": "magics.hooks",
     "unload_ipython_extension": "magics.hooks",
 }
-"""What IPython calls at ``%load_ext helpers`` and ``%unload_ext helpers``: as for ``vram_casebook``."""
+"""What IPython calls at ``%load_ext helpers`` and ``%unload_ext helpers``: as for
+``vram_casebook``.
+"""
 
 __all__ = [*_HOMES]
 

@@ -2,9 +2,9 @@
 
 A command reads arguments and prints; the work is done elsewhere.
 
-Exit code 0: there is an answer, whatever it is. 1: a run gave no answer, or a check failed. 2: wrong
-use, which one line explains. ``capture``, and ``diagnose`` of a text or a bundle, need only the
-standard library of Python 3.8; the other verbs need the workbook's own packages.
+Exit code 0: there is an answer, whatever it is. 1: a run gave no answer, or a check failed. 2:
+wrong use, which one line explains. ``capture``, and ``diagnose`` of a text or a bundle, need only
+the standard library of Python 3.8; the other verbs need the workbook's own packages.
 """
 
 from __future__ import annotations

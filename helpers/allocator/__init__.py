@@ -22,7 +22,8 @@ _HOMES = {
 }
 """Each public name, and the module of this package that holds it.
 
-A name that is also a module's (``replay``, ``whatif``, ``exhaustion``) is imported from that module.
+A name that is also a module's (``replay``, ``whatif``, ``exhaustion``) is imported from that
+module.
 """
 
 __all__ = [*_HOMES]

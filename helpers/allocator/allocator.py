@@ -351,8 +351,8 @@ def release_available_cached_blocks(
 
 def collects_garbage(a: Allocator) -> bool:
     """Whether the allocator collects garbage. torch does so only where the program sets both a
-    memory fraction and garbage_collection_threshold (set_fraction in DeviceCachingAllocator::malloc;
-    PyTorch issue 106660; measured).
+    memory fraction and garbage_collection_threshold (set_fraction in
+    DeviceCachingAllocator::malloc; PyTorch issue 106660; measured).
     """
     return a.allowed_bytes != NO_LIMIT and conf(a).gc_threshold > 0
 

@@ -34,8 +34,8 @@ _PLACE = re.compile(r"(?P<file>.*?)(?::|, line )(?P<line>-?\d+) (?P<function>.*)
 _CALLS_BACKWARD = re.compile(
     r"torch/(?:autograd/__init__\.py:|_tensor\.py:\d+ backward$)|autograd::engine"
 )
-"""Frames of the call that starts a backward pass: torch.autograd.backward and grad, Tensor.backward,
-and the engine's own frames of C++.
+"""Frames of the call that starts a backward pass: torch.autograd.backward and grad,
+Tensor.backward, and the engine's own frames of C++.
 """
 _IN_BACKWARD = re.compile(r"torch/(?:utils/checkpoint|autograd/function)\.py:")
 """Frames of Python that a backward pass runs itself, on its own thread: what a checkpoint computes

@@ -15,9 +15,9 @@ COLUMNS = (
     "segments inactive_splits " + " ".join(COUNTERS)
 ).split()
 """Of a row of the timeline, one for each operation. ``out``: what came of it, an index into
-operations.OUTCOMES. ``kind`` and ``ordinal``: of the segment of the block that was handed out; ``offset``
-(in the segment), ``size`` and ``address``: of that block; all -1 where none was. The others are
-figures (in bytes, from ``allocations`` on counts) and counters after the operation.
+operations.OUTCOMES. ``kind`` and ``ordinal``: of the segment of the block that was handed out;
+``offset`` (in the segment), ``size`` and ``address``: of that block; all -1 where none was. The
+others are figures (in bytes, from ``allocations`` on counts) and counters after the operation.
 """
 CUDA_MALLOC, EXPANDABLE = range(2)
 """The kind of a segment."""

@@ -51,8 +51,8 @@ class Bench:
 
     @cached_property
     def events(self) -> list[int]:
-        """The operations that changed the bytes reserved or ran out of memory, in order. Operation 0
-        counts as a change where anything was reserved after it, since it is compared with 0.
+        """The operations that changed the bytes reserved or ran out of memory, in order. Operation
+        0 counts as a change where anything was reserved after it, since it is compared with 0.
         """
         changed = np.diff(self.outcome.column("reserved"), prepend=0) != 0
         failed = self.outcome.column("out") == OOM
@@ -100,8 +100,8 @@ class Bench:
         return segment_map(self.study.trace, self.outcome, state, title)
 
     def parts(self) -> list[Part]:
-        """The text for a page without widgets, such as an exported notebook: the operation that the panel
-        would show first.
+        """The text for a page without widgets, such as an exported notebook: the operation that the
+        panel would show first.
         """
         return [self.words(self.moment)]
 
@@ -137,8 +137,8 @@ def build(frame: Frame, bench: Bench) -> Sequence[object]:
     map_answer = frame.answer()
 
     def replay_again() -> None:
-        """After a change of card or settings: shows the new result, and moves the slider to its first
-        out-of-memory or peak.
+        """After a change of card or settings: shows the new result, and moves the slider to its
+        first out-of-memory or peak.
         """
         nonlocal bench
         size = capacity.value

@@ -141,8 +141,9 @@ def _trace_of(name: str, table: Any, no_columns: dict[str, Any]) -> Trace:
         return numbers.astype(np.int64)
 
     def whole_or_none(key: str) -> np.ndarray | None:
-        """A column that the trace may lack, since ``to_parquet`` then fills it with nulls: None where any
-        row is null. None also for a file without rows, where the two cannot be told apart.
+        """A column that the trace may lack, since ``to_parquet`` then fills it with nulls: None
+        where any row is null. None also for a file without rows, where the two cannot be told
+        apart.
         """
         if columns[key].null_count or not len(table):
             return None

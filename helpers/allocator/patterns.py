@@ -184,8 +184,8 @@ def growing_batches(tape: Tape, p: SimpleNamespace) -> None:
 
 
 def _layer_activations(tape: Tape, state: int) -> list[int]:
-    """Asks for the activations that the forward pass of a layer makes, and returns their ids. ``state``:
-    the bytes of a hidden state; each activation is a multiple of it.
+    """Asks for the activations that the forward pass of a layer makes, and returns their ids.
+    ``state``: the bytes of a hidden state; each activation is a multiple of it.
     """
     widths = {"qkv": 3, "attention_output": 1, "mlp_hidden": 4, "mlp_activation": 4}
     return [tape.alloc(tensor, state * width) for tensor, width in widths.items()]

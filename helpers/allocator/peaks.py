@@ -30,10 +30,10 @@ Sources = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class PeakChange:
-    """The bytes of one line, or of one kind of memory, at the peak of the trace ``before`` and at that
-    of the trace ``after``. ``before`` is None for a new line, ``after`` for a line that is gone.
-    ``name``: the line in the newer trace, or the only name that it has. ``was``: its name in the
-    older trace, "" where that is the same.
+    """The bytes of one line, or of one kind of memory, at the peak of the trace ``before`` and at
+    that of the trace ``after``. ``before`` is None for a new line, ``after`` for a line that is
+    gone. ``name``: the line in the newer trace, or the only name that it has. ``was``: its name in
+    the older trace, "" where that is the same.
     """
 
     name: str
@@ -49,9 +49,10 @@ class PeakChange:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The peaks of two traces, each as (before, after) in bytes: ``live`` memory, and ``reserved`` memory
-    when each trace is replayed on its own card under its own settings. ``lines``: the lines whose
-    bytes changed, the largest change first. ``kinds``: every kind of memory, in the order of KINDS.
+    """The peaks of two traces, each as (before, after) in bytes: ``live`` memory, and ``reserved``
+    memory when each trace is replayed on its own card under its own settings. ``lines``: the lines
+    whose bytes changed, the largest change first. ``kinds``: every kind of memory, in the order of
+    KINDS.
 
     ``changed``: new or changed lines of the newer sources, such as "model.py:29", up to
     MOST_CHANGED. If lines whose bytes rose were called from some of them, it has only those. Empty
@@ -108,8 +109,8 @@ class _Side:
         """How many requests each call site makes."""
 
     def asks(self, site: int) -> tuple[int, int]:
-        """The bytes of a call site at the peak, and the number of its requests in the whole trace. A line
-        that was moved to another function is recognised by these two.
+        """The bytes of a call site at the peak, and the number of its requests in the whole trace.
+        A line that was moved to another function is recognised by these two.
         """
         return self.bytes[site], self.counts[site]
 
@@ -133,8 +134,8 @@ class _Side:
     @cached_property
     def by_kind(self) -> dict[str, int]:
         """Bytes at the peak by kind, CACHED included."""
-        # The peaks of reserved and of live memory may be at different moments, so the difference is an
-        # estimate, and may even be below 0.
+        # The peaks of reserved and of live memory may be at different moments, so the difference is
+        # an estimate, and may even be below 0.
         cached = max(0, self.reserved - self.live)
         return {**bytes_by_kind(self.requests), CACHED: cached}
 
@@ -207,8 +208,8 @@ def _changed_lines(
 def _pairs(
     old: _Side, new: _Side, sources: tuple[Sources, Sources]
 ) -> list[tuple[int | None, int | None]]:
-    """The old and the new site of each line that holds something at a peak, as (old, new); None on the
-    side that does not have the line.
+    """The old and the new site of each line that holds something at a peak, as (old, new); None on
+    the side that does not have the line.
 
     Lines of a file are paired by its text where both sides have that, else in the order of their
     function; what is left is paired by its bytes and requests.
@@ -238,8 +239,8 @@ def _pairs(
 
 
 def _pairs_by_size(old: _Side, new: _Side, pairs: Mapping[int, int]) -> dict[int, int]:
-    """More pairs, old site to new: sites that have no partner in ``pairs`` and ask for the same bytes in
-    as many requests. Their line was moved to another function or file.
+    """More pairs, old site to new: sites that have no partner in ``pairs`` and ask for the same
+    bytes in as many requests. Their line was moved to another function or file.
     """
     paired = {*pairs.values()}
     unpaired = [
@@ -259,8 +260,8 @@ def _pairs_by_size(old: _Side, new: _Side, pairs: Mapping[int, int]) -> dict[int
 def _groups(
     sites: Sequence[CallSite], texts: Mapping[str, object]
 ) -> dict[Hashable, list[int]]:
-    """The numbers of the call sites in groups. The key of a group is the name of a file whose source is
-    known on both sides, else a tuple of file and function.
+    """The numbers of the call sites in groups. The key of a group is the name of a file whose
+    source is known on both sides, else a tuple of file and function.
 
     ``texts`` has the former files as its keys. A site without a function has its own name as one.
     """
@@ -295,9 +296,9 @@ def _pairs_by_text(
 def _pairs_by_order(
     old: _Side, new: _Side, old_sites: list[int], new_sites: list[int]
 ) -> dict[int, int]:
-    """Call sites of one function, paired without its text. Each side is a sequence, in the order of its
-    lines, of how many requests each site makes. The two are aligned as the lines of two versions of a
-    text are, so that a site which was put in between changes no other pair.
+    """Call sites of one function, paired without its text. Each side is a sequence, in the order of
+    its lines, of how many requests each site makes. The two are aligned as the lines of two
+    versions of a text are, so that a site which was put in between changes no other pair.
     """
     old_sites = sorted(old_sites, key=lambda site: old.sites[site].line)
     new_sites = sorted(new_sites, key=lambda site: new.sites[site].line)

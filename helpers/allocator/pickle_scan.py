@@ -75,8 +75,8 @@ TOO_MANY = 9
 
 class Scan(NamedTuple):
     """How a scan ended. ``finding``: PLAIN, or what is wrong. ``at``: the byte of the file there.
-    ``number``: of CLAIMS_MORE the bytes that it claims, of FAR_MEMO and UNKNOWN_MEMO the index in the
-    memo; 0 for others.
+    ``number``: of CLAIMS_MORE the bytes that it claims, of FAR_MEMO and UNKNOWN_MEMO the index in
+    the memo; 0 for others.
     """
 
     finding: int
@@ -103,8 +103,8 @@ def _rules() -> np.ndarray:
 
 
 def scan(data: bytes, most_opcodes: int) -> Scan:
-    """The first opcode of a pickle that is not of plain data or beyond a limit; PLAIN where the pickle
-    has none up to its STOP.
+    """The first opcode of a pickle that is not of plain data or beyond a limit; PLAIN where the
+    pickle has none up to its STOP.
 
     It checks every length and memo index against what is there, counts opcodes, measures nesting,
     and lets only texts be the keys of a dict.
@@ -212,8 +212,8 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
         elif action == STOP:
             return PLAIN, at, 0
         elif action != SKIP:
-            # What is left puts values into a container. Some of these take all values above the last
-            # mark.
+            # What is left puts values into a container. Some of these take all values above the
+            # last mark.
             mark = -1
             if action in (MARKED_TUPLE, APPENDS, SET_ITEMS) and open_marks:
                 open_marks -= 1
@@ -228,8 +228,8 @@ def follow(  # noqa: C901, PLR0912  a branch for each kind of opcode
 def read_argument(
     data: Sequence[int], at: int, action: int, width: int, length_width: int
 ) -> tuple[int, int, int]:
-    """Reads the argument of an opcode, which begins at byte ``at``: a memo index of ``width`` bytes,
-    or a length of ``length_width`` bytes; other arguments are not looked at.
+    """Reads the argument of an opcode, which begins at byte ``at``: a memo index of ``width``
+    bytes, or a length of ``length_width`` bytes; other arguments are not looked at.
 
     Returns what is wrong (or PLAIN), that index or length, and the bytes of the whole argument.
     """

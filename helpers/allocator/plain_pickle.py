@@ -101,8 +101,9 @@ class _Plain(pickle.Unpickler):
 
 
 def _scan(name: str, data: bytes) -> None:
-    """Scans the pickle of the file ``name``. Raises EOFError where it is not whole (``plain_pickle`` puts
-    this into words), TraceError where it holds more than plain data or goes beyond a limit.
+    """Scans the pickle of the file ``name``. Raises EOFError where it is not whole
+    (``plain_pickle`` puts this into words), TraceError where it holds more than plain data or goes
+    beyond a limit.
     """
     finding, at, number = scan(data, MAX_OPCODES)
     if finding == pickle_scan.PLAIN:

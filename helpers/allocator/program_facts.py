@@ -149,9 +149,9 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
 def _refusal(
     study: Study, requests: Requests, limit_bytes: int
 ) -> tuple[Refusal | None, int]:
-    """The first refused request and its operation: the one that was refused while it was recorded, else
-    the one that a replay on the study's card refuses. None and the length of the trace where all
-    requests are met, and where the card is not known or the trace cannot be replayed on it.
+    """The first refused request and its operation: the one that was refused while it was recorded,
+    else the one that a replay on the study's card refuses. None and the length of the trace where
+    all requests are met, and where the card is not known or the trace cannot be replayed on it.
     ``limit_bytes``: the program's own limit, as ``_limit_bytes`` says.
     """
     refusal, operation = recorded_refusal(study, requests)
@@ -170,9 +170,9 @@ def _options_again(
     processes: Sequence[Fields],
     capacity_bytes: int,
 ) -> str:
-    """The options with which `rehearse` runs the program again for the same card and, where the record
-    is of one rank of a job, for the same rank; "" for none. ``capacity_bytes``: of the card, 0 where
-    that is not known.
+    """The options with which `rehearse` runs the program again for the same card and, where the
+    record is of one rank of a job, for the same rank; "" for none. ``capacity_bytes``: of the card,
+    0 where that is not known.
     """
     words = []
     if capacity_bytes:
@@ -185,8 +185,8 @@ def _options_again(
 
 
 def _limit_bytes(study: Study) -> int:
-    """The bytes of the card to which set_per_process_memory_fraction limits the program; 0 for no limit,
-    and where the card's size is not known.
+    """The bytes of the card to which set_per_process_memory_fraction limits the program; 0 for no
+    limit, and where the card's size is not known.
     """
     rules = behaviour(study.torch, study.build)
     allowed = allowed_bytes(study.fraction, study.card, rules)
@@ -198,8 +198,8 @@ def _limit_bytes(study: Study) -> int:
 def _settings_trouble(
     trace: Trace, processes: Sequence[Fields]
 ) -> SettingsTrouble | None:
-    """What is wrong with the allocator's settings of the process that made the trace; None for nothing,
-    and where its variables were not recorded.
+    """What is wrong with the allocator's settings of the process that made the trace; None for
+    nothing, and where its variables were not recorded.
     """
     process = process_of_trace(processes)
     variables = process.get("allocator_variables")
@@ -218,8 +218,8 @@ def _settings_trouble(
 def _idle_checkpointing(
     processes: Sequence[Fields],
 ) -> IdleCheckpointing | None:
-    """The checkpointing that had no effect in the process that made the trace; None where there was none
-    (under_torch/idle_checkpointing.py).
+    """The checkpointing that had no effect in the process that made the trace; None where there was
+    none (under_torch/idle_checkpointing.py).
     """
     fact = process_of_trace(processes).get("idle_checkpointing")
     if not isinstance(fact, dict) or not fact.get("model"):
@@ -242,8 +242,8 @@ def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
 
 def _before_forward(requests: Requests, operation: int) -> int:
     """The bytes of a model's weights, as far as a trace shows them: bytes that are live after an
-    operation and were asked for before the first forward pass of any module. Where no forward pass was
-    recorded, live bytes that the code of a model asked for (kinds.asked_by_model).
+    operation and were asked for before the first forward pass of any module. Where no forward pass
+    was recorded, live bytes that the code of a model asked for (kinds.asked_by_model).
     """
     in_forward = requests.with_stack(lambda frames: any(map(CALLS.match, frames)))
     before = asked_by_model(requests)
@@ -261,8 +261,8 @@ def _trained(requests: Requests, weights_bytes: int) -> int:
 
 
 def _cards(record: Fields) -> tuple[CardFacts, ...]:
-    """What the processes of a program need of each card, in the order of the cards' indices: the sum
-    that a rehearsal's record has for the card, else the highest peak of any one process.
+    """What the processes of a program need of each card, in the order of the cards' indices: the
+    sum that a rehearsal's record has for the card, else the highest peak of any one process.
     """
     stats = _stats_by_card(record)
     # A rehearsal's record has the card's use by all processes together (rehearse.holders.CardUse).
@@ -312,8 +312,8 @@ def _repeat(fields: Fields | None) -> Repeat | None:
 
 
 def _first_change(record: Fields) -> FirstChange | None:
-    """The change of the program's sources that the record advises to try first; None where it advises
-    none.
+    """The change of the program's sources that the record advises to try first; None where it
+    advises none.
     """
     change = record.get("first_change")
     if not isinstance(change, dict):
@@ -342,8 +342,8 @@ def _size_in(fields: Fields, name: str) -> int:
 
 
 def _league_replays(league: WhatIf) -> Replays:
-    """The recorded requests under other settings, from a what-if that was made already: the settings
-    that pass and their peak, or the bytes that are missing under all of them.
+    """The recorded requests under other settings, from a what-if that was made already: the
+    settings that pass and their peak, or the bytes that are missing under all of them.
     """
     if league.needs_bytes:
         return Replays(passes_with=None, needs_bytes=league.needs_bytes)
@@ -355,8 +355,8 @@ def _league_replays(league: WhatIf) -> Replays:
 
 def _replays(study: Study) -> Replays | None:
     """The recorded requests under other settings, replayed until they pass under one. Its
-    ``passes_with`` is None where they pass under no setting. The answer is None where they cannot be
-    replayed.
+    ``passes_with`` is None where they pass under no setting. The answer is None where they cannot
+    be replayed.
     """
     capacity_bytes = study.card.capacity_bytes
     tried = list(CONFS)

@@ -138,8 +138,8 @@ def record(
 def _receivers(
     folder: Path, record_variable: str, ends_all: bool
 ) -> Callable[[int], list[int]]:
-    """A function that takes the number of a signal and returns the ids of the processes to which it is
-    passed on. For an empty list run_here passes it to the program's first process alone.
+    """A function that takes the number of a signal and returns the ids of the processes to which it
+    is passed on. For an empty list run_here passes it to the program's first process alone.
 
     SIGUSR1 goes to the processes in which the recorder handles it, because it would end others.
     SIGTERM goes to all processes of the program if ``ends_all`` is set. These have
@@ -197,8 +197,8 @@ def _keep_trace(snapshot: Path, out: Path) -> Path:
 
 
 def _why_no_trace(notes: Sequence[str]) -> str:
-    """Why there is no trace: the recorder's own reasons (NOT_AVAILABLE in under_torch/recorder.py), else
-    the last note, since later notes are on the whole program, else that nothing was allocated.
+    """Why there is no trace: the recorder's own reasons (NOT_AVAILABLE in under_torch/recorder.py),
+    else the last note, since later notes are on the whole program, else that nothing was allocated.
     """
     reasons = [note for note in notes if "not available because" in note]
     if reasons:

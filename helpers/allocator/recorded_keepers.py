@@ -13,8 +13,8 @@ from helpers.allocator.recorded_processes import Fields
 from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 LEAST_SHARE = 1 / 3
-"""A name is said to keep what grows if at least this share of the bytes is reached from it: a choice,
-since a graph of autograd may keep the rest, which no name reaches.
+"""A name is said to keep what grows if at least this share of the bytes is reached from it: a
+choice, since a graph of autograd may keep the rest, which no name reaches.
 """
 FORWARD = " forward"
 """What a frame of a module's forward ends with."""
@@ -23,11 +23,11 @@ FORWARD = " forward"
 class KeeperRow(TypedDict, total=False):
     """A name that the tensors were reached from when memory ran out, as a record has it.
 
-    ``addresses``: of the blocks reached; ``bytes``: of their tensors; ``graphs``: how many of
-    these tensors carry a graph of autograd; ``collection``: the name of the collection, "" for a
-    variable; ``length``: how many entries that has; ``where``: the frame, function or module that has
-    the name; ``lines``: lines that put something into the collection; ``kind``: "circle" for objects
-    that refer to each other (under_torch.keepers.Keeper.kind).
+    ``addresses``: of the blocks reached; ``bytes``: of their tensors; ``graphs``: how many of these
+    tensors carry a graph of autograd; ``collection``: the name of the collection, "" for a
+    variable; ``length``: how many entries that has; ``where``: the frame, function or module that
+    has the name; ``lines``: lines that put something into the collection; ``kind``: "circle" for
+    objects that refer to each other (under_torch.keepers.Keeper.kind).
     """
 
     name: str
@@ -79,8 +79,8 @@ def keepers_of(record: Fields) -> list[KeeperRow]:
 def lines_of_step(record: Fields, which: str = "lines") -> frozenset[str]:
     """Lines of the training step that was running when memory ran out, of all processes.
 
-    ``which``: "lines" for all that compute what its backward pass goes through; "loops" for those of
-    them that are in a loop, each pass of which is only a part of that step.
+    ``which``: "lines" for all that compute what its backward pass goes through; "loops" for those
+    of them that are in a loop, each pass of which is only a part of that step.
     """
     lines: set[str] = set()
     for process in record.get("processes", ()):
@@ -90,8 +90,8 @@ def lines_of_step(record: Fields, which: str = "lines") -> frozenset[str]:
 
 
 def keeper_of(blocks: dict[int, int], rows: list[KeeperRow]) -> Keeper | None:
-    """Who keeps these blocks, given as bytes by address: the collection or variable from which most of
-    their bytes are reached. If no more than half of the bytes are reached from any name, a graph
+    """Who keeps these blocks, given as bytes by address: the collection or variable from which most
+    of their bytes are reached. If no more than half of the bytes are reached from any name, a graph
     keeps the others, so it is then the best by ``_rank`` of the names that join graphs. None where
     neither rule finds a name.
     """
@@ -137,27 +137,27 @@ def _reached_bytes(row: KeeperRow, blocks: dict[int, int]) -> int:
 
 
 def _rank(row: KeeperRow) -> tuple[int, int, bool, int]:
-    """A sort key: the name with the largest is the likeliest to keep a graph. In this order: it joins
-    more graphs; it has more entries; it is an attribute, which outlives a call; it has fewer bytes,
-    as a sum of losses has.
+    """A sort key: the name with the largest is the likeliest to keep a graph. In this order: it
+    joins more graphs; it has more entries; it is an attribute, which outlives a call; it has fewer
+    bytes, as a sum of losses has.
     """
     is_attribute = "." in row["name"]
     return row["graphs"], row["length"], is_attribute, -row["bytes"]
 
 
 def _joining_graphs(rows: list[KeeperRow]) -> list[KeeperRow]:
-    """The rows whose names join the graphs of several passes of a loop: a tensor with a graph is kept,
-    and some line puts more into the name. Names in a forward are left out, because their graph is that
-    of the running step.
+    """The rows whose names join the graphs of several passes of a loop: a tensor with a graph is
+    kept, and some line puts more into the name. Names in a forward are left out, because their
+    graph is that of the running step.
     """
     outside = [row for row in rows if not row["where"].endswith(FORWARD)]
     return [row for row in outside if row["graphs"] and row.get("lines")]
 
 
 def sums_losses(rows: list[KeeperRow]) -> bool:
-    """Whether only losses join the graphs of several passes, so that each pass could have gone backward by
-    itself. False where nothing joins graphs, and where a state that each pass makes from the state
-    before joins them (``carries_state``).
+    """Whether only losses join the graphs of several passes, so that each pass could have gone
+    backward by itself. False where nothing joins graphs, and where a state that each pass makes
+    from the state before joins them (``carries_state``).
     """
     joining = _joining_graphs(rows)
     if not joining or carries_state(rows):

@@ -40,9 +40,9 @@ def process_rows(folder: Path) -> list[Row]:
 
 
 def collect(folder: Path) -> tuple[list[Row], list[str]]:
-    """One row per process that imported torch, and notes on them, in which each process that could not
-    be recorded is named. Deletes the small files that the answer was read from, and a file that was
-    half written; snapshots and stacks stay.
+    """One row per process that imported torch, and notes on them, in which each process that could
+    not be recorded is named. Deletes the small files that the answer was read from, and a file that
+    was half written; snapshots and stacks stay.
     """
     rows = process_rows(folder)
     notes = []
@@ -98,8 +98,8 @@ def _notes_of_process(row: Row) -> list[str]:
 
 
 def _notes_of_stuck(folder: Path) -> list[str]:
-    """A note for each file of stacks that the watch on a stuck interpreter wrote (quiet_watch.py). That
-    watch opens its file at the start; a file that is still empty is deleted.
+    """A note for each file of stacks that the watch on a stuck interpreter wrote (quiet_watch.py).
+    That watch opens its file at the start; a file that is still empty is deleted.
     """
     notes = []
     for path in folder.glob("*-stuck.stacks"):
@@ -119,8 +119,9 @@ def _pid(path: Path) -> str:
 
 
 def best_snapshot(processes: Sequence[Fields]) -> str:
-    """The name of the snapshot to replay; empty where there is none. ORDER says which reason comes first.
-    Of several snapshots at an out-of-memory it is the earliest, of others the one with most events.
+    """The name of the snapshot to replay; empty where there is none. ORDER says which reason comes
+    first. Of several snapshots at an out-of-memory it is the earliest, of others the one with most
+    events.
     """
     snapshots: list[Fields] = []
     for row in processes:
@@ -143,8 +144,8 @@ def best_snapshot(processes: Sequence[Fields]) -> str:
 
 
 def process_of_trace(processes: Sequence[Fields]) -> Fields:
-    """The process whose snapshot is the trace. Where no process that used a GPU has a snapshot, the first
-    that used one; empty where none did.
+    """The process whose snapshot is the trace. Where no process that used a GPU has a snapshot, the
+    first that used one; empty where none did.
     """
     users = [row for row in processes if row.get("devices")]
     chosen = best_snapshot([row for row in users if row.get("snapshots")])

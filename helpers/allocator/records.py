@@ -33,7 +33,8 @@ RESERVED = 2
 for reserved ranges.
 """
 LEVELS = 8
-"""Of the skip lists in blocks.py: with one block in four on the next level, good for 4 ** 8 blocks."""
+"""Of the skip lists in blocks.py: with one block in four on the next level, good for 4 ** 8 blocks.
+"""
 LAYOUTS: dict[str, DTypeLike] = {
     "gc_threshold": np.float64,
     "roundup_divisions": (np.int64, INTERVALS),
@@ -287,8 +288,8 @@ def dtype_of(record: type[Record]) -> np.dtype[np.void]:
 
 
 def fresh(a: Allocator, table: Callable[[Allocator, int], Reused]) -> Reused:
-    """Takes a record of the table into use: the one that was given up last, which begins the list of
-    spare records. The caller makes sure that there is one (operations.has_room).
+    """Takes a record of the table into use: the one that was given up last, which begins the list
+    of spare records. The caller makes sure that there is one (operations.has_room).
     """
     none = table(a, NONE)
     record = table(a, none.spare)

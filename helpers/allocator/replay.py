@@ -53,12 +53,11 @@ def replay(
     PYTORCH_CUDA_ALLOC_CONF string) on that card.
 
     fraction: of set_per_process_memory_fraction, None where the program sets none. stop: ends after
-    so many operations. timeline: keeps a row for each operation and the log of driver calls. engine:
-    "compiled" is the allocator as machine code, "plain" the same in Python, "auto" the quicker of
-    the two. Raises SettingsError
-    where torch would refuse the settings, ReplayError where the allocator's own state would be
-    torn, OverflowError where the modelled addresses are used up, ValueError for columns that are
-    no trace.
+    so many operations. timeline: keeps a row for each operation and the log of driver calls.
+    engine: "compiled" is the allocator as machine code, "plain" the same in Python, "auto" the
+    quicker of the two. Raises SettingsError where torch would refuse the settings, ReplayError
+    where the allocator's own state would be torn, OverflowError where the modelled addresses are
+    used up, ValueError for columns that are no trace.
     """
     rules = behaviour(torch, build)
     settings, settings_at, errors = _settings_in_turn(trace, conf, rules)
@@ -106,9 +105,9 @@ def replay(
 def _settings_in_turn(
     trace: Trace, conf: str, rules: Behaviour
 ) -> tuple[list[Settings], dict[int, int], tuple[tuple[int, str], ...]]:
-    """Returns three things: all settings that hold in turn, those of `conf` first; for each SET_CONF
-    operation, by its number, the place of its settings among them; and the texts that torch refuses,
-    as (operation, why).
+    """Returns three things: all settings that hold in turn, those of `conf` first; for each
+    SET_CONF operation, by its number, the place of its settings among them; and the texts that
+    torch refuses, as (operation, why).
 
     A text that torch refuses changes settings too, up to the option that it refuses. The place p of
     such settings is given as -1 - p, as operations.set_conf reads it. Raises SettingsError where
@@ -136,8 +135,8 @@ def _settings_in_turn(
 
 
 def _check_columns(trace: Trace) -> None:
-    """Raises ValueError for columns of different lengths and for ids below 0: compiled code checks no
-    index, so with these it would read outside of its tables.
+    """Raises ValueError for columns of different lengths and for ids below 0: compiled code checks
+    no index, so with these it would read outside of its tables.
     """
     columns = (trace.id, trace.size, trace.stream, trace.pool)
     if {len(column) for column in columns} != {len(trace)}:
@@ -164,10 +163,10 @@ def _operations(
     card: Card,
     rules: Behaviour,
 ) -> np.ndarray:
-    """The table of the operations before ``stop``, in which indices of the trace are resolved: the size
-    of a SET_CONF is the place of its settings (``settings_at``, by operation), that of a SET_FRACTION
-    the bytes that it allows. Private pools are numbered from 1 in the order of ``pools``, and keep the
-    sign that they have in the trace.
+    """The table of the operations before ``stop``, in which indices of the trace are resolved: the
+    size of a SET_CONF is the place of its settings (``settings_at``, by operation), that of a
+    SET_FRACTION the bytes that it allows. Private pools are numbered from 1 in the order of
+    ``pools``, and keep the sign that they have in the trace.
     """
     op = trace.op[:stop]
     sizes = trace.size[:stop].copy()
@@ -190,9 +189,9 @@ def _operations(
 
 
 def _carry_out(state: Memory, timeline: np.ndarray, stop: int) -> None:
-    """Carries out every operation before ``stop``. ``advance`` returns early where a table is too short
-    for the next operation; the tables then grow, and it goes on from there. Fills ``timeline``, a row
-    for each operation, where it has any rows.
+    """Carries out every operation before ``stop``. ``advance`` returns early where a table is too
+    short for the next operation; the tables then grow, and it goes on from there. Fills
+    ``timeline``, a row for each operation, where it has any rows.
     """
     proceed: Callable[..., int] = advance
     head = state.a
@@ -211,8 +210,8 @@ def _carry_out(state: Memory, timeline: np.ndarray, stop: int) -> None:
 
 
 def _outcome(state: Memory, stop: int) -> Outcome:
-    """The totals after ``stop`` operations, and the table of blocks. Its ``first_oom`` is None where
-    nothing ran out, while the allocator's record has -1.
+    """The totals after ``stop`` operations, and the table of blocks. Its ``first_oom`` is None
+    where nothing ran out, while the allocator's record has -1.
     """
     a = state.a
     engine = "plain"
@@ -277,10 +276,10 @@ _plain = 0  # operations carried out in plain Python by this process so far
 def chosen_engine(engine: str, operations: int) -> str:
     """The engine, "compiled" or "plain", for so many operations.
 
-    "auto" compares the time of plain Python for all replays of this process, this one included. Where
-    that is longer than loading, machine code that an earlier process kept is used; where it is longer
-    than compiling, the code is compiled, which is said on stderr. Without numba it is "plain". Raises
-    ImportError for "compiled" without numba, ValueError for another word.
+    "auto" compares the time of plain Python for all replays of this process, this one included.
+    Where that is longer than loading, machine code that an earlier process kept is used; where it
+    is longer than compiling, the code is compiled, which is said on stderr. Without numba it is
+    "plain". Raises ImportError for "compiled" without numba, ValueError for another word.
     """
     global _plain
     if engine not in ENGINES:

@@ -78,8 +78,8 @@ class _Range:
 
 @dataclass
 class _Live:
-    """A block that is not free. ``state``: as of StartBlock, A for allocated, P for a block that was
-    freed and waits for its events. ``survived``: it is in the snapshot, so its size is known.
+    """A block that is not free. ``state``: as of StartBlock, A for allocated, P for a block that
+    was freed and waits for its events. ``survived``: it is in the snapshot, so its size is known.
     """
 
     size: int
@@ -101,8 +101,9 @@ def rewind(snapshot: Snapshot) -> Trace:
 
 
 def _settings_of(snapshot: Snapshot) -> Settings:
-    """The settings of the recording: its text as the newest release reads it, since a snapshot does not
-    say its release. Divisions and max_split_size are taken from the numbers that the snapshot lists.
+    """The settings of the recording: its text as the newest release reads it, since a snapshot does
+    not say its release. Divisions and max_split_size are taken from the numbers that the snapshot
+    lists.
     """
     rules = behaviour(".".join(map(str, NEWEST)))
     try:
@@ -120,8 +121,8 @@ def _settings_of(snapshot: Snapshot) -> Settings:
 
 
 class _State:
-    """The segments and live blocks at one moment, which goes back event by event. ``pool_of``: by the
-    number of each event that is an allocation its private pool, 0 for the default pools.
+    """The segments and live blocks at one moment, which goes back event by event. ``pool_of``: by
+    the number of each event that is an allocation its private pool, 0 for the default pools.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -130,8 +131,8 @@ class _State:
         self.live: _ByAddress[_Live] = _ByAddress()
         self.pool_of: dict[int, int] = {}
         self.has_events = bool(snapshot.events)
-        # Both are counted by ``start``: live blocks at the start, which get the first ids, and those of
-        # them whose size is a guess.
+        # Both are counted by ``start``: live blocks at the start, which get the first ids, and
+        # those of them whose size is a guess.
         self.ids = 0
         self.unsure = 0
         for segment in snapshot.segments:
@@ -185,8 +186,9 @@ class _State:
         self.pool_of[event.number] = pool
 
     def _undo_free(self, event: TraceEntry) -> None:
-        """The block that the event freed is live again, and waits for its free to be completed. Where a
-        block of the large pool is close to the next, it gets the rest between them (``_keep_rest``).
+        """The block that the event freed is live again, and waits for its free to be completed.
+        Where a block of the large pool is close to the next, it gets the rest between them
+        (``_keep_rest``).
         """
         address = event.address
         size = round_size(event.size, self.settings.roundup_divisions)
@@ -218,8 +220,9 @@ class _State:
             self._keep_rest(address, self.live.above(address, end))
 
     def _keep_rest(self, address: int, end: int) -> None:
-        """The block at ``address`` gets the bytes behind it up to ``end`` if these are at most 1 MiB, since
-        the large pool splits off no free block as small as that. A block that survived keeps its size.
+        """The block at ``address`` gets the bytes behind it up to ``end`` if these are at most 1
+        MiB, since the large pool splits off no free block as small as that. A block that survived
+        keeps its size.
         """
         block = self.live.values[address]
         if not block.survived and end - address - block.size <= MIB:
@@ -235,7 +238,8 @@ class _State:
             blocks = tuple(self._blocks_in(address, home))
             small = home.small
             if small is None:
-                # No block showed the pool. A range of the large pool consists of pages of this size.
+                # No block showed the pool. A range of the large pool consists of pages of this
+                # size.
                 is_odd = home.size % self.settings.large_segment_bytes != 0
                 small = home.expandable and is_odd
             segment = StartSegment(
@@ -273,12 +277,12 @@ class _State:
             yield StartBlock(free_from - address, end - free_from, 0, "I", -1)
 
     def _take_rest(self, block: _Live, most: int) -> None:
-        """Gives the rest behind it to a block from max_split_size up, which the allocator never splits, if
-        it would have handed out so large a block for the request. ``most``: the bytes from the block's
-        address up to the next live block.
+        """Gives the rest behind it to a block from max_split_size up, which the allocator never
+        splits, if it would have handed out so large a block for the request. ``most``: the bytes
+        from the block's address up to the next live block.
 
-        Counts in ``unsure`` the other blocks whose size is a guess: a rest of more than 1 MiB follows
-        them, of which they may have kept up to 1 MiB.
+        Counts in ``unsure`` the other blocks whose size is a guess: a rest of more than 1 MiB
+        follows them, of which they may have kept up to 1 MiB.
         """
         rest = most - block.size
         is_oversize = block.size >= self.settings.max_split_bytes
@@ -320,8 +324,8 @@ class _State:
         return after if after < end else None
 
     def _restore_range(self, event: TraceEntry) -> _Range:
-        """Undoes a segment_free or segment_unmap: its bytes are reserved again. Returns them as a range of
-        their own, which ``_map_again`` may join with its neighbours.
+        """Undoes a segment_free or segment_unmap: its bytes are reserved again. Returns them as a
+        range of their own, which ``_map_again`` may join with its neighbours.
         """
         end = event.address + event.size
         overlaps = self._range_at(event.address) is not None
@@ -357,8 +361,9 @@ class _State:
             self.ranges.values[before].size += restored.size
 
     def _joins(self, address: int, new: _Range) -> bool:
-        """Whether an expandable range begins at ``address`` with which the new range beside it becomes one:
-        it is of the same stream, and of the same pool as far as that of the new range is known.
+        """Whether an expandable range begins at ``address`` with which the new range beside it
+        becomes one: it is of the same stream, and of the same pool as far as that of the new range
+        is known.
         """
         old = self.ranges.values.get(address)
         if old is None or not old.expandable or old.stream != new.stream:
@@ -366,8 +371,9 @@ class _State:
         return new.small is None or new.small == old.small
 
     def _undo_segment(self, event: TraceEntry) -> None:
-        """Undoes a segment_alloc or segment_map: its bytes, which must be free, are reserved no longer. Of
-        an expandable range a part may be left on either side; cudaMalloc makes whole segments only.
+        """Undoes a segment_alloc or segment_map: its bytes, which must be free, are reserved no
+        longer. Of an expandable range a part may be left on either side; cudaMalloc makes whole
+        segments only.
         """
         address = event.address
         end = address + event.size

@@ -55,9 +55,9 @@ Entry = dict[object, object]
 class TraceEntry(NamedTuple):
     """One trace entry.
 
-    ``number``: its place in the device's list. ``action``: one of ACTIONS. ``address``: of the block or
-    segment; of an oom it is the free bytes of the device instead. ``time_us``: None where torch
-    recorded no times. ``pool``: 0 for the default pools, else the number of a private pool.
+    ``number``: its place in the device's list. ``action``: one of ACTIONS. ``address``: of the
+    block or segment; of an oom it is the free bytes of the device instead. ``time_us``: None where
+    torch recorded no times. ``pool``: 0 for the default pools, else the number of a private pool.
     ``frame``: index into Snapshot.frames, -1 for no stack.
     """
 
@@ -228,8 +228,8 @@ def _chosen_device(
     traces: list[list[object]],
     notes: list[str],
 ) -> int:
-    """The device to read: the one that is ``wanted``; without that the one with most events, or if none
-    has any the first with a segment, or 0. Adds to ``notes`` which it chose where several have
+    """The device to read: the one that is ``wanted``; without that the one with most events, or if
+    none has any the first with a segment, or 0. Adds to ``notes`` which it chose where several have
     events. ``traces``: the events of each device. Raises TraceError for a wanted device that the
     snapshot does not have.
     """
@@ -254,9 +254,10 @@ def _chosen_device(
 
 
 def _pool(entry: Entry, pools: dict[tuple[int, int], int], *keys: str) -> int:
-    """The number of an entry's pool: 0 for the default pools, and where the entry names none; private
-    pools are counted in the order in which they come, and new ones added to ``pools``. ``keys``: the
-    fields that may hold torch's own name of a pool, a pair of numbers; the first that does counts.
+    """The number of an entry's pool: 0 for the default pools, and where the entry names none;
+    private pools are counted in the order in which they come, and new ones added to ``pools``.
+    ``keys``: the fields that may hold torch's own name of a pool, a pair of numbers; the first that
+    does counts.
     """
     for key in keys:
         value = entry.get(key)
@@ -290,9 +291,9 @@ def _segment(entry: Entry, pools: dict[tuple[int, int], int]) -> StartSegment:
 
 
 def _block(block: object, where: str, segment: int, offset: int) -> StartBlock:
-    """The block at ``offset`` of the segment at the address ``segment``. Raises TraceError for an unknown
-    state, for no bytes, and for a block with another address than that. ``where``: names the segment
-    in errors.
+    """The block at ``offset`` of the segment at the address ``segment``. Raises TraceError for an
+    unknown state, for no bytes, and for a block with another address than that. ``where``: names
+    the segment in errors.
     """
     if type(block) is not dict:
         raise TraceError(
@@ -312,8 +313,8 @@ def _block(block: object, where: str, segment: int, offset: int) -> StartBlock:
         raise TraceError(
             f"{where} has blocks that do not lie one after another: {IMPOSSIBLE}"
         )
-    # Torch 2.0 has no requested_size, but the history of a block, the newest use first. Without either
-    # all of the block counts as requested.
+    # Torch 2.0 has no requested_size, but the history of a block, the newest use first. Without
+    # either all of the block counts as requested.
     usual = size
     history = block.get("history")
     if type(history) is list and history and type(history[0]) is dict:
@@ -325,8 +326,9 @@ def _block(block: object, where: str, segment: int, offset: int) -> StartBlock:
 
 
 def _divisions(settings: Entry) -> tuple[int, ...]:
-    """roundup_power2_divisions for each interval of sizes (Snapshot.divisions), 0 where the snapshot has
-    none. Torch writes a dictionary; its keys are texts, the MiB at which an interval begins.
+    """roundup_power2_divisions for each interval of sizes (Snapshot.divisions), 0 where the
+    snapshot has none. Torch writes a dictionary; its keys are texts, the MiB at which an interval
+    begins.
     """
     name = "roundup_power2_divisions"
     table = settings.get(name)
@@ -345,9 +347,9 @@ def _cells(numbers: object) -> dict[str, int]:
 
 @lru_cache(1 << 16)
 def _may_hold_a_loop(frame: str) -> bool:
-    """Whether the loop over steps may be in a frame (steps.py). It may be in the program's own files, in
-    torch's code that runs a part of the program (CALLS), and in a library such as a trainer; but not in
-    a library's forward of a module.
+    """Whether the loop over steps may be in a frame (steps.py). It may be in the program's own
+    files, in torch's code that runs a part of the program (CALLS), and in a library such as a
+    trainer; but not in a library's forward of a module.
     """
     is_of_library = library_line(frame) and not frame.endswith(" forward")
     return own_line(frame) or bool(CALLS.search(frame)) or is_of_library
@@ -371,8 +373,8 @@ class _Events:
         self._text_of_frame: dict[int, str] = {}
 
     def event(self, index: int, entry: object) -> TraceEntry | None:
-        """The entry at a place of the device's list. None where its action is not one of ACTIONS: it asks
-        nothing of the allocator, or is unknown, and is counted in ``left_out``.
+        """The entry at a place of the device's list. None where its action is not one of ACTIONS:
+        it asks nothing of the allocator, or is unknown, and is counted in ``left_out``.
         """
         if type(entry) is not dict or type(action := entry.get("action")) is not str:
             raise TraceError(
@@ -405,8 +407,8 @@ class _Events:
         )
 
     def _stack_number(self, frames: list[object]) -> int:
-        """The place in ``self.frames`` of the kept frames of a stack, which are added if they are new; -1
-        where none is kept. ``frames``: the stack as torch wrote it.
+        """The place in ``self.frames`` of the kept frames of a stack, which are added if they are
+        new; -1 where none is kept. ``frames``: the stack as torch wrote it.
         """
         if id(frames) not in self._number_of_list:
             stack = self._kept_frames(frames)
@@ -417,8 +419,8 @@ class _Events:
         return self._number_of_list[id(frames)]
 
     def _kept_frames(self, frames: list[object]) -> tuple[str, ...]:
-        """The FRAMES_KEPT innermost Python frames of a stack, and further out up to MORE_KEPT of those that
-        may hold a loop.
+        """The FRAMES_KEPT innermost Python frames of a stack, and further out up to MORE_KEPT of
+        those that may hold a loop.
         """
         lines: list[str] = []
         for frame in frames[:FRAMES_SEEN]:

@@ -88,12 +88,14 @@ class _Builder:
         self.guessed = 0
 
     def _add_row(self, op: Op, event: TraceEntry, ident: int = -1) -> None:
-        """Adds an operation that is no request, at the time of an event; ``ident``: -1 for no block."""
+        """Adds an operation that is no request, at the time of an event; ``ident``: -1 for no
+        block.
+        """
         self.rows.append(_Row(op, ident, time_ns=_time_ns(event)))
 
     def _add_alloc_row(self, event: TraceEntry) -> None:
-        """Adds a request with a new id. A request that ran out of memory has no address in the trace; the
-        address of its event is the free bytes of the card (TraceEntry).
+        """Adds a request with a new id. A request that ran out of memory has no address in the
+        trace; the address of its event is the free bytes of the card (TraceEntry).
         """
         address = event.address
         if event.action == "oom":
@@ -144,15 +146,15 @@ class _Builder:
         self._add_empty_cache()
 
     def _add_free(self, op: Op, event: TraceEntry) -> None:
-        """Adds a free, or one end of it. A free makes no call to the driver, so segments that were given
-        back before it are those of an empty_cache.
+        """Adds a free, or one end of it. A free makes no call to the driver, so segments that were
+        given back before it are those of an empty_cache.
         """
         self._add_empty_cache()
         self._add_row(op, event, self.ids[event.address])
 
     def _add_empty_cache(self) -> None:
-        """Adds an empty_cache, if segments wait and all of them were given back. A segment that was taken
-        is of an allocation whose event is still to come, so it goes on waiting.
+        """Adds an empty_cache, if segments wait and all of them were given back. A segment that was
+        taken is of an allocation whose event is still to come, so it goes on waiting.
         """
         if self.waiting and all(event.action in _GIVES_BACK for event in self.waiting):
             self._add_row(Op.EMPTY_CACHE, self.waiting[0])
@@ -160,8 +162,8 @@ class _Builder:
             self.waiting = []
 
     def _add_allocation(self, event: TraceEntry) -> None:
-        """Adds an allocation with the segment events that wait; before it an empty_cache, where one gave
-        back the segments that these events begin with.
+        """Adds an allocation with the segment events that wait; before it an empty_cache, where one
+        gave back the segments that these events begin with.
         """
         back = list(
             takewhile(lambda waiting: waiting.action in _GIVES_BACK, self.waiting)
@@ -188,8 +190,8 @@ class _Builder:
         self, event: TraceEntry, back: Sequence[TraceEntry], rest: Sequence[TraceEntry]
     ) -> bool:
         """Whether the segments ``back`` were given back for this allocation, and not by an
-        empty_cache before it: both have the same stack, and no empty_cache is in it. Without stacks it
-        is inferred. ``rest``: the segment events that follow those of ``back``.
+        empty_cache before it: both have the same stack, and no empty_cache is in it. Without stacks
+        it is inferred. ``rest``: the segment events that follow those of ``back``.
         """
         if back[0].frame >= 0 and event.frame >= 0:
             stack = self.snapshot.frames[event.frame]
@@ -270,8 +272,8 @@ def _time_ns(event: TraceEntry) -> int:
 def card_size(
     events: Sequence[TraceEntry], start: Sequence[StartSegment]
 ) -> tuple[int | None, list[str]]:
-    """The bytes that the process could have of the card, and notes on how that is known. None and no
-    notes where no request was refused.
+    """The bytes that the process could have of the card, and notes on how that is known. None and
+    no notes where no request was refused.
 
     At an out-of-memory these bytes are what the process has reserved, plus what the event says is
     free. Of several out-of-memories the least sum counts: at that one other processes held most. It

@@ -35,9 +35,9 @@ def own_line(frame: str) -> bool:
 
 
 def place_in_words(frames: Sequence[str]) -> str:
-    """The place at which a stack asks for memory: the program's innermost own line, and the function
-    of a library that it calls; the innermost frame where the program has no line. ``frames``:
-    innermost first.
+    """The place at which a stack asks for memory: the program's innermost own line, and the
+    function of a library that it calls; the innermost frame where the program has no line.
+    ``frames``: innermost first.
     """
     called = ""  # the outermost function inside the own line, without torch's dispatch (_PASSES_ON)
     for frame in frames:
@@ -49,8 +49,9 @@ def place_in_words(frames: Sequence[str]) -> str:
 
 
 def library_line(frame: str) -> bool:
-    """Whether a frame is a line of a package that the program uses, such as a trainer: its file keeps a
-    folder (module docstring), which is not that of torch, the standard library or the recorder.
+    """Whether a frame is a line of a package that the program uses, such as a trainer: its file
+    keeps a folder (module docstring), which is not that of torch, the standard library or the
+    recorder.
     """
     is_of_package = ".py:" in frame and "/" in frame
     return is_of_package and not frame.startswith(_NO_LIBRARIES)
@@ -67,9 +68,9 @@ _PACKAGES = {
     "torchinductor/": r".*/torchinductor_[^/]+/(.+)",
     "casebook/": r".*/helpers/(?:torchside|\w+/under_torch)/(.+)",
 }
-"""What stands in place of a folder, and which paths have it; the group is what stays. The first that
-fits holds: torch and others where they are installed, other packages there, the standard library
-(also Windows'), torch run from its source, by its own packages and modules, code that
+"""What stands in place of a folder, and which paths have it; the group is what stays. The first
+that fits holds: torch and others where they are installed, other packages there, the standard
+library (also Windows'), torch run from its source, by its own packages and modules, code that
 torchinductor wrote, the recorder.
 """
 _REHEARSAL = re.compile(
@@ -93,9 +94,9 @@ LINES_BELOW = 1 << 40
 def frame_text(frame: object, cells: Mapping[str, int] | None = None) -> str:
     """A frame of a snapshot, {"filename", "line", "name"}, as text. A line of the program is
     ``train.py:12 step``, without the folders of whoever recorded it; a line of a package is
-    ``torch/nn/modules/linear.py:125 forward``. A line of a notebook is ``cell 6, line 1 <module>``, if
-    ``cells`` has the number of its file. Empty for C++, for a frame of a rehearsal's own files, and
-    for what is no frame.
+    ``torch/nn/modules/linear.py:125 forward``. A line of a notebook is ``cell 6, line 1 <module>``,
+    if ``cells`` has the number of its file. Empty for C++, for a frame of a rehearsal's own files,
+    and for what is no frame.
     """
     if type(frame) is not dict:
         return ""

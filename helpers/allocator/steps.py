@@ -42,7 +42,8 @@ SAME_COUNT = 0.9
 reached once less, as in its first or last pass.
 """
 IN_MOST = 0.5
-"""Share of the passes in which something happens that belongs to each step: a step may be skipped."""
+"""Share of the passes in which something happens that belongs to each step: a step may be skipped.
+"""
 DEEPEST = 24
 """Lines of a stack, outermost first, in which loops are looked for; deeper ones are in layers.
 Candidates that are requests have this depth or one more, so that they come after all lines.
@@ -70,8 +71,8 @@ class Steps:
 
 
 def loops_of(requests: Requests) -> list[Steps]:
-    """The loops of a trace that have FEWEST_STEPS or more: the main loop first, if it has so many, then
-    loops of other phases, such as a validation. At most MOST_LOOPS.
+    """The loops of a trace that have FEWEST_STEPS or more: the main loop first, if it has so many,
+    then loops of other phases, such as a validation. At most MOST_LOOPS.
 
     Raises LinesError where there is none.
     """
@@ -81,7 +82,8 @@ def loops_of(requests: Requests) -> list[Steps]:
     if main is not None:
         candidates = [main, *candidates]
         seen = f"{len(main.begins)} steps"
-    # Candidates of one function with equally many passes are lines of the same loop: the first counts.
+    # Candidates of one function with equally many passes are lines of the same loop: the first
+    # counts.
     loops: dict[tuple[tuple[str, ...], int], Steps] = {}
     for candidate in candidates:
         begins = _of_a_phase(requests, candidate, main)
@@ -117,9 +119,9 @@ def _of_a_phase(
     """The beginnings of a loop that count; an empty array for a loop that does not count at all.
 
     Of the main loop all count. Another loop, such as a validation, runs in phases, each between two
-    steps of the main loop. Of it those of one phase count: the phase in which the program ran out of
-    memory or was fullest, or the last phase before that. A loop does not count if it ends before a
-    training begins, or if it runs in most steps, since it is then a part of a step.
+    steps of the main loop. Of it those of one phase count: the phase in which the program ran out
+    of memory or was fullest, or the last phase before that. A loop does not count if it ends before
+    a training begins, or if it runs in most steps, since it is then a part of a step.
     """
     none: Numbers = candidate.begins[:0]
     if main is None or candidate is main:
@@ -143,12 +145,12 @@ class _Candidate:
 
     ``begins``: the operations with which the passes begin. ``path``: the lines through which the
     function of the loop was called; ``depth``: how many these are. ``line``: the name of the line.
-    ``inside``: it is in the forward of a module or in what a backward pass runs, where no main
-    loop is. ``height``: by how many bytes live memory rises and falls in a pass, as the median.
+    ``inside``: it is in the forward of a module or in what a backward pass runs, where no main loop
+    is. ``height``: by how many bytes live memory rises and falls in a pass, as the median.
     ``runs_backward``, ``calls_modules``, ``frees``: a backward pass, a call of a module, or a free
     happens in most passes. ``prepares``: no pass calls a module, but one is called after the last
-    pass, so the loop prepares what follows. ``may_be_layers``: it is in a module that another module
-    calls, so its passes may be layers.
+    pass, so the loop prepares what follows. ``may_be_layers``: it is in a module that another
+    module calls, so its passes may be layers.
     """
 
     path: tuple[str, ...]
@@ -222,16 +224,16 @@ def _candidates(requests: Requests, stacks: list[_Outline]) -> Iterator[_Candida
 def _repeated_lines(
     requests: Requests, numbers: np.ndarray, stacks: list[_Outline]
 ) -> Iterator[_Candidate]:
-    """A candidate for each line that asks, through the same calling lines, after another line has asked in
-    between; those of the outermost functions first.
+    """A candidate for each line that asks, through the same calling lines, after another line has
+    asked in between; those of the outermost functions first.
 
-    ``numbers``: the requests that have a line of the program in their stacks. ``stacks``: the outline
-    of each stack of the trace.
+    ``numbers``: the requests that have a line of the program in their stacks. ``stacks``: the
+    outline of each stack of the trace.
     """
     deepest = max((len(stack.lines) for stack in stacks), default=0)
     for depth in range(min(DEEPEST, deepest)):
-        # A path: the lines of a stack from the outermost down to this depth, by a number. Of the stacks
-        # with the same path the first one's outline is kept.
+        # A path: the lines of a stack from the outermost down to this depth, by a number. Of the
+        # stacks with the same path the first one's outline is kept.
         paths: dict[tuple[str, ...], int] = {}
         outlines: dict[int, _Outline] = {}
         path_of_stack = np.full(len(stacks) + 1, -1)  # -1: no line so deep
@@ -256,13 +258,14 @@ def _repeated_lines(
 def _repeated_requests(
     requests: Requests, numbers: np.ndarray, stacks: list[_Outline]
 ) -> Iterator[_Candidate]:
-    """Candidates for loops in which one line asks for everything, so that no other line shows where a pass
-    begins. A pass then begins where the line's first request is repeated, with its stack and size.
+    """Candidates for loops in which one line asks for everything, so that no other line shows where
+    a pass begins. A pass then begins where the line's first request is repeated, with its stack and
+    size.
 
-    The first request of a line is the earliest one outside of modules, or else in the fewest calls of
-    modules. Its repeats count first where a request of another stack or size came before them; then,
-    as candidates of their own that come last, all its repeats.
-    ``numbers``: the requests that have a line of the program in their stacks.
+    The first request of a line is the earliest one outside of modules, or else in the fewest calls
+    of modules. Its repeats count first where a request of another stack or size came before them;
+    then, as candidates of their own that come last, all its repeats. ``numbers``: the requests that
+    have a line of the program in their stacks.
     """
     at = requests.at[numbers]
     stack = requests.stack[numbers]
@@ -297,9 +300,9 @@ def _repeated_requests(
 def _occurrences(
     at: np.ndarray, numbers: np.ndarray, *, anew: bool
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Each number from 0 up that occurs at least twice in ``numbers``, with the operations at which it
-    does; -1 stands for none. ``at``: the operation of each entry. With ``anew`` an entry that is equal
-    to the one before it does not count.
+    """Each number from 0 up that occurs at least twice in ``numbers``, with the operations at which
+    it does; -1 stands for none. ``at``: the operation of each entry. With ``anew`` an entry that is
+    equal to the one before it does not count.
     """
     counts = numbers >= 0
     if anew:
@@ -331,7 +334,8 @@ def _step_candidates(requests: Requests) -> list[_Candidate]:
         # The highest point of each pass, above the higher of its two ends.
         ends = np.maximum(live[begins[:-1]], live[begins[1:]])
         heights = np.maximum.reduceat(live[1:], begins)[:-1] - ends
-        modules_before, modules_after = modules[begins[0]], modules[begins[-1]]
+        modules_before = modules[begins[0]]
+        modules_after = modules[begins[-1]]
         calls_none = modules_before == modules_after
         measured = replace(
             candidate,
@@ -351,14 +355,16 @@ def _step_candidates(requests: Requests) -> list[_Candidate]:
 
 
 def _in_most(counts: Numbers) -> bool:
-    """Whether something happens in most passes. ``counts``: for the beginning of each pass, how often it
-    has happened before.
+    """Whether something happens in most passes. ``counts``: for the beginning of each pass, how
+    often it has happened before.
     """
     return bool((np.diff(counts) > 0).mean() >= IN_MOST)
 
 
 def _is_step(candidate: _Candidate, highest: float) -> bool:
-    """Whether the passes of a candidate are steps; ``highest``: the largest height of any candidate."""
+    """Whether the passes of a candidate are steps; ``highest``: the largest height of any
+    candidate.
+    """
     if candidate.runs_backward:
         return True
     if candidate.prepares:  # such as a loop that loads or moves weights
@@ -371,21 +377,21 @@ def _is_step(candidate: _Candidate, highest: float) -> bool:
 
 
 def _count_at(requests: Requests, operations: np.ndarray) -> np.ndarray:
-    """For each operation of the trace, and for its end, how many of ``operations`` come before it. An
-    operation may be given several times.
+    """For each operation of the trace, and for its end, how many of ``operations`` come before it.
+    An operation may be given several times.
     """
     counts = np.bincount(operations + 1, minlength=len(requests.trace) + 1)
     return np.cumsum(counts)
 
 
 def _main_loop(requests: Requests, candidates: list[_Candidate]) -> _Candidate | None:
-    """The main loop; None without candidates. If any loop runs backward passes, it is one of these; else
-    it is one of the outermost.
+    """The main loop; None without candidates. If any loop runs backward passes, it is one of these;
+    else it is one of the outermost.
 
-    Each rule takes some of the candidates, as long as any are left: loops of FEWEST_STEPS or more, and
-    of these lines rather than requests; loops that raise live memory about most; loops with about most
-    passes. Of the rest it is the one with the least live memory at its beginnings, where a step has
-    freed its own.
+    Each rule takes some of the candidates, as long as any are left: loops of FEWEST_STEPS or more,
+    and of these lines rather than requests; loops that raise live memory about most; loops with
+    about most passes. Of the rest it is the one with the least live memory at its beginnings, where
+    a step has freed its own.
     """
     trains = any(candidate.runs_backward for candidate in candidates)
     loops = _not_inside_forward(candidates, trains)
@@ -412,12 +418,13 @@ def _main_loop(requests: Requests, candidates: list[_Candidate]) -> _Candidate |
 
 
 def _not_inside_forward(candidates: list[_Candidate], trains: bool) -> list[_Candidate]:
-    """The candidates that may be the main loop. They are not inside a module's forward; and where the
-    trace shows loops inside forwards, some of those begin during their passes, which is not so in a loop
-    that loads weights.
+    """The candidates that may be the main loop. They are not inside a module's forward; and where
+    the trace shows loops inside forwards, some of those begin during their passes, which is not so
+    in a loop that loads weights.
 
-    Where no candidate is left, whole steps run in a forward, as under a trainer that wraps them in one.
-    The answer is then the candidates whose passes run a backward pass. ``trains``: some candidate's do.
+    Where no candidate is left, whole steps run in a forward, as under a trainer that wraps them in
+    one. The answer is then the candidates whose passes run a backward pass. ``trains``: some
+    candidate's do.
     """
     forwards = [np.zeros(0, np.int64)]  # concatenate needs at least one array
     for candidate in candidates:

@@ -1,7 +1,7 @@
 """The map in which torch keeps the events of each stream: ska::flat_hash_map of
-c10/util/flat_hash_map.h, a table with robin-hood hashing. Each queue has a slot of its own, which its
-hash names, and may be some slots behind it; a queue that is near to its own slot makes room for one
-that is farther from its own.
+c10/util/flat_hash_map.h, a table with robin-hood hashing. Each queue has a slot of its own, which
+its hash names, and may be some slots behind it; a queue that is near to its own slot makes room for
+one that is farther from its own.
 
 The order in which it is walked changes no byte and no address, only the peak and the accumulated
 count of inactive_split (measured, 2.6 to 2.15, ROCm 2.6).
@@ -45,9 +45,9 @@ def map_end(m: Map) -> int:
 
 
 def attempt(a: Allocator, m: Map, queue: int) -> int:
-    """Put a queue into a map, unless it is there (emplace). Returns NONE where every queue has a slot,
-    else the queue that is left without one, for which the map has to grow: the new queue, or another
-    that made room for it.
+    """Put a queue into a map, unless it is there (emplace). Returns NONE where every queue has a
+    slot, else the queue that is left without one, for which the map has to grow: the new queue, or
+    another that made room for it.
     """
     if m.bits == 0:
         return queue

@@ -30,9 +30,9 @@ BUNDLED = CHECKOUT / "env" / "traces"
 class Study:
     """One trace with the card, release, build and settings it is studied under.
 
-    ``fraction``: of ``set_per_process_memory_fraction``. ``of_user``: it is the user's own file, and
-    not a pattern or example of the workbook. ``path``: of that file, beside which there may be a
-    record of the program.
+    ``fraction``: of ``set_per_process_memory_fraction``. ``of_user``: it is the user's own file,
+    and not a pattern or example of the workbook. ``path``: of that file, beside which there may be
+    a record of the program.
     """
 
     trace: Trace
@@ -48,8 +48,8 @@ class Study:
 
     @property
     def capacity_bytes(self) -> int:
-        """The bytes of the card; 0 where neither the recording nor the user says how large it is. The
-        card of the replays has AMPLE_BYTES then.
+        """The bytes of the card; 0 where neither the recording nor the user says how large it is.
+        The card of the replays has AMPLE_BYTES then.
         """
         size = self.card.capacity_bytes
         return size if size < AMPLE_BYTES else 0
@@ -132,12 +132,13 @@ def study_of(
     torch: str = "",
     build: str = "",
 ) -> Study:
-    """The study of a trace on the card and under the release, build and settings of its recording. What
-    the caller gives stands in place of what was recorded: 0, "" and None mean that it is not given.
+    """The study of a trace on the card and under the release, build and settings of its recording.
+    What the caller gives stands in place of what was recorded: 0, "" and None mean that it is not
+    given.
 
     A card of unknown size is as large as any trace needs. ``policy``: the rule by which the driver
-    chooses addresses (driver.Card); the recorded addresses of segments are used again only under the
-    recorded settings. ``path``: of the user's file, None for a pattern or an example.
+    chooses addresses (driver.Card); the recorded addresses of segments are used again only under
+    the recorded settings. ``path``: of the user's file, None for a pattern or an example.
     """
     recorded = circumstances(trace)
     notes = trace.notes

@@ -86,8 +86,8 @@ class Memory:
         self._place()
 
     def _stored(self, record: type[Record], array: np.ndarray) -> Any:
-        """The records in the form that the engine works on: compiled, the array itself with its columns as
-        attributes; plain, a list of objects.
+        """The records in the form that the engine works on: compiled, the array itself with its
+        columns as attributes; plain, a list of objects.
         """
         if self.compiled:
             return array.view(np.recarray)
@@ -98,8 +98,9 @@ class Memory:
         return objects
 
     def _place(self) -> None:
-        """Give the allocator its tables (compiled, their addresses, which change when a table grows), and
-        how many records each has room for, without those that are set apart at its beginning.
+        """Give the allocator its tables (compiled, their addresses, which change when a table
+        grows), and how many records each has room for, without those that are set apart at its
+        beginning.
         """
         for name, stored in self.tables.items():
             setattr(self.a, name, stored.ctypes.data if self.compiled else stored)
@@ -161,8 +162,8 @@ def starting_state(
     pools: list[int],
     room: int,
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Two dictionaries: the tables of the allocator by name, and by name the values of those of its own
-    fields (records.Allocator) that are not 0 before the first operation.
+    """Two dictionaries: the tables of the allocator by name, and by name the values of those of its
+    own fields (records.Allocator) that are not 0 before the first operation.
 
     ``pools``: the numbers of the pools, 0 for the default ones first. ``room``: for so many blocks
     beside those of the start.
@@ -249,8 +250,8 @@ def _stream_tables(trace: Trace, rules: Behaviour) -> dict[str, np.ndarray]:
 
 
 def _above(trace: Trace, card: Card, addresses: list[int]) -> int:
-    """An address above everything that was recorded: above the segments of the start, where an expandable
-    segment takes its whole reserved range, and above the segments that cudaMalloc put at
+    """An address above everything that was recorded: above the segments of the start, where an
+    expandable segment takes its whole reserved range, and above the segments that cudaMalloc put at
     ``addresses``. Their sizes do not matter: none is larger than the card.
     """
     # A reserved range is 9/8 of the card (_range_bytes); a GiB more is above any rounding to pages.
@@ -266,9 +267,9 @@ def _above(trace: Trace, card: Card, addresses: list[int]) -> int:
 
 
 def _free_ranges(count: int, low: int) -> np.ndarray:
-    """A table of ``count`` Ranges, two of them in use: the free addresses for cudaMalloc, from ``low`` on,
-    at place 3, and behind these addresses those for reserved ranges, at place 4. Each is the only one in
-    its list; the lists begin at the places MEMORY and RESERVED.
+    """A table of ``count`` Ranges, two of them in use: the free addresses for cudaMalloc, from
+    ``low`` on, at place 3, and behind these addresses those for reserved ranges, at place 4. Each
+    is the only one in its list; the lists begin at the places MEMORY and RESERVED.
     """
     base = round_up(low, driver.GRANULE_BYTES)
     reserved = max(base + driver.MALLOC_SPAN, driver.RESERVE_BASE)
@@ -341,9 +342,9 @@ def _with_whole_ranges(
 
 
 def _with_mapped(segment: StartSegment, mapped: StartSegment) -> StartSegment:
-    """The expandable segment ``segment`` after the recorded range ``mapped`` is put into it. Ranges come in
-    address order, so the range lies in the segment's last block, which is unmapped: that is cut into
-    what is before the range, if anything, and what is behind it.
+    """The expandable segment ``segment`` after the recorded range ``mapped`` is put into it. Ranges
+    come in address order, so the range lies in the segment's last block, which is unmapped: that is
+    cut into what is before the range, if anything, and what is behind it.
     """
     *pieces, tail = segment.blocks
     offset = mapped.address - segment.address

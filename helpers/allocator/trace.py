@@ -35,8 +35,8 @@ class TraceError(ValueError):
 
 
 class Op(IntEnum):
-    """What an operation of a trace is: a request of the program, or a circumstance that replays need
-    beside requests, from EVENTS_HOLD on. The numbers stand in files and in compiled code.
+    """What an operation of a trace is: a request of the program, or a circumstance that replays
+    need beside requests, from EVENTS_HOLD on. The numbers stand in files and in compiled code.
 
     FREE is done at once; FREE_REQUESTED and FREE_COMPLETED are the two ends of a free that waited
     for other streams. FOREIGN: bytes of the card that others hold from here on. FAIL_NEXT: so many
@@ -67,11 +67,11 @@ BLOCK_OPS = (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_
 
 @dataclass(frozen=True)
 class DriverCall:
-    """A recorded call to the driver, from a segment_* event of a snapshot, or a request that it refused,
-    from an oom event.
+    """A recorded call to the driver, from a segment_* event of a snapshot, or a request that it
+    refused, from an oom event.
 
-    ``event``: the operation during which it happened. ``action``: malloc, free, map, unmap, or oom. Of
-    an oom ``address`` holds the free bytes of the device, and ``size`` the rounded request.
+    ``event``: the operation during which it happened. ``action``: malloc, free, map, unmap, or oom.
+    Of an oom ``address`` holds the free bytes of the device, and ``size`` the rounded request.
     """
 
     event: int
@@ -204,10 +204,10 @@ def rearranged(
     id: np.ndarray | None = None,
     size: np.ndarray | None = None,
 ) -> Trace:
-    """A new trace of the operations of an old one that ``origin`` names, in the order of ``origin``; one
-    may be named several times. Columns that are given replace those of the old trace, and have the
-    length of ``origin``. Times, addresses and driver calls are left out, because they were recorded for
-    the old order.
+    """A new trace of the operations of an old one that ``origin`` names, in the order of
+    ``origin``; one may be named several times. Columns that are given replace those of the old
+    trace, and have the length of ``origin``. Times, addresses and driver calls are left out,
+    because they were recorded for the old order.
     """
     return replace(
         trace,

@@ -75,8 +75,8 @@ def _kind(name: str, head: bytes) -> str:
 
 
 def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
-    """The lines of a file. Raises TraceError for a text of more than ``max_bytes``, since a small .xz may
-    unpack to any length, and for a single line that would fill the memory.
+    """The lines of a file. Raises TraceError for a text of more than ``max_bytes``, since a small
+    .xz may unpack to any length, and for a single line that would fill the memory.
     """
     read_bytes = 0
     longest_bytes = min(_MOST_LINE_BYTES, max_bytes)

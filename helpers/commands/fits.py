@@ -204,8 +204,8 @@ def _refuse_cards_that_share_no_layer(
 
 
 def _inputs(arguments: Namespace, alike: int = 0) -> dict[str, Any]:
-    """What the options say, as inputs of a sheet, which replace those of the model or log; an option
-    that is not given has no input.
+    """What the options say, as inputs of a sheet, which replace those of the model or log; an
+    option that is not given has no input.
 
     ``alike``: between how many cards of a box each layer is divided (0: not divided).
     """

@@ -197,8 +197,8 @@ def _on_other(study: Study, release: str, capacity: str) -> Study:
 
 
 def _league(arguments: Namespace, study: Study) -> WhatIf:
-    """Replay a study under the default settings, the usual ones and those of --conf; with --only the
-    usual ones are left out.
+    """Replay a study under the default settings, the usual ones and those of --conf; with --only
+    the usual ones are left out.
     """
     confs = None  # the usual ones
     if arguments.only:

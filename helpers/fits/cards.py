@@ -62,9 +62,10 @@ class GpuMemory(NamedTuple):
 
 
 def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
-    """The inputs of a sheet for a box: what each of its GPUs can give (the limit that ``ttm`` finds)
-    and what others hold of them now. A process that left its error in the box does not count, since
-    it will be started again; ``held_words`` then says what is held with it and without it.
+    """The inputs of a sheet for a box: what each of its GPUs can give (the limit that ``ttm``
+    finds) and what others hold of them now. A process that left its error in the box does not
+    count, since it will be started again; ``held_words`` then says what is held with it and without
+    it.
 
     ``alike``: the server takes the same of so many cards (0: it does not). Then it is given the
     cards with the most room, and others hold what they hold of the fullest of these. Raises

@@ -21,7 +21,8 @@ MOST_TENSORS = 200_000
 MOST_KEYS = 1024
 """Models have some fifty."""
 MOST_STRINGS = 1_000_000
-"""Of all lists of a header: a vocabulary has at most some 300,000 words, and twice as many merges."""
+"""Of all lists of a header: a vocabulary has at most some 300,000 words, and twice as many merges.
+"""
 MOST_KEPT = 4096
 """Numbers of a list that are kept: one for each layer, and no vocabulary's scores."""
 # enum gguf_type of ggml/include/gguf.h: its numbers, and the letters that struct has for them.

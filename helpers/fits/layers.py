@@ -90,8 +90,8 @@ def named(
 
 
 def _refuse_wrong_figure(name: str, key: str, value: object) -> None:
-    """Raises ValueError for a figure below -1, which some headers write for none, or a count that is
-    no whole number. ``key`` is the header's name for it.
+    """Raises ValueError for a figure below -1, which some headers write for none, or a count that
+    is no whole number. ``key`` is the header's name for it.
     """
     figures = [value]
     if isinstance(value, list):

@@ -26,7 +26,8 @@ class Stored:
     """The weights of a folder: their ``bytes`` (0: not known) and the number of ``files``.
 
     ``incomplete`` says how many parts of unknown size are absent, so that ``bytes`` is the least.
-    ``cut_off`` says what is absent of weights whose size is known. Both are empty where all is here.
+    ``cut_off`` says what is absent of weights whose size is known. Both are empty where all is
+    here.
     """
 
     bytes: int

@@ -413,8 +413,8 @@ def verdict_on_fit(answer: FitsAnswer) -> Verdict:
 
 
 def as_text(answer: FitsAnswer, wide: bool = False) -> str:
-    """The answer of the command ``fits`` for a terminal: whether the model fits, the server, the sum,
-    what to do, and then the rows, with their sources where it is ``wide``.
+    """The answer of the command ``fits`` for a terminal: whether the model fits, the server, the
+    sum, what to do, and then the rows, with their sources where it is ``wide``.
     """
     table = rows_table(answer)
     if not wide:

@@ -40,8 +40,9 @@ def changes_of_activations(program: Program) -> Changes:
 
 
 def _without_any_gradients(program: Program) -> Changes:
-    """Gradients turned off after the imports of the first source, for a program that has no backward
-    pass. Nothing where that source has no imports, or a source turns gradients off already.
+    """Gradients turned off after the imports of the first source, for a program that has no
+    backward pass. Nothing where that source has no imports, or a source turns gradients off
+    already.
     """
     source = program.sources[0]
     if not source.imports or program.mentions(GRADIENT_FREE):

@@ -127,8 +127,8 @@ def _with_argument(
 
 
 def _accumulated(source: SourceFile, call: cst.Call) -> Changes:
-    """A smaller batch per device, and as many times more batches before each step: a change for each
-    of FACTORS that divides the batch.
+    """A smaller batch per device, and as many times more batches before each step: a change for
+    each of FACTORS that divides the batch.
     """
     batch_size = _number(source, call, BATCH_SIZE)
     accumulated = _number(source, call, ACCUMULATED)

@@ -94,8 +94,8 @@ def _unshortened(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _emptied_by_their_methods(program: Program, store: StoreStatement) -> Changes:
-    """Objects with a method such as reset() that the program never calls: called before the loop in which
-    another of their methods fills them.
+    """Objects with a method such as reset() that the program never calls: called before the loop in
+    which another of their methods fills them.
     """
     owner = store.source.around(store.statement, cst.ClassDef)
     filling = store.source.around(store.statement, cst.FunctionDef)

@@ -16,9 +16,9 @@ not ``error.args``.
 
 
 def exceptions_without_frames(program: Program) -> Changes:
-    """One change of all exceptions that their handlers keep: they are kept without their tracebacks.
-    Handlers that raise are left as they are: whoever catches the exception next may print its
-    traceback.
+    """One change of all exceptions that their handlers keep: they are kept without their
+    tracebacks. Handlers that raise are left as they are: whoever catches the exception next may
+    print its traceback.
     """
     edits: list[TextEdit] = []
     places = []

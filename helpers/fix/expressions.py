@@ -181,8 +181,8 @@ class Match:
     through: Sequence[Assigned] = ()
 
     def first_line(self, last: int) -> int:
-        """The first line of all that the pattern fits, which ends in the line ``last``: an assignment
-        that it reads through may stand further up.
+        """The first line of all that the pattern fits, which ends in the line ``last``: an
+        assignment that it reads through may stand further up.
         """
         return min([last, *(assigned.statement.lineno for assigned in self.through)])
 
@@ -204,8 +204,8 @@ class Place:
         return self.node.lineno
 
     def match(self, pattern: str) -> Match | None:
-        """How a pattern fits. None where it does not; where a name that one of its letters reads was
-        assigned again before this place; and where something else reads an intermediate result,
+        """How a pattern fits. None where it does not; where a name that one of its letters reads
+        was assigned again before this place; and where something else reads an intermediate result,
         whose assignment would be taken away.
         """
         match = _fit(_pattern(pattern), self.node, self.names, Match())

@@ -37,8 +37,8 @@ def may_take_gradients(program: Program) -> bool:
 
 
 def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Changes:
-    """Changes that let go of a graph, then changes that compute no graph; the larger the part of the
-    program that a change is made in, the later it comes.
+    """Changes that let go of a graph, then changes that compute no graph; the larger the part of
+    the program that a change is made in, the later it comes.
     """
     # Where no variable, list or attribute is known to keep a grower, a graph may keep it.
     by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
@@ -160,8 +160,8 @@ def _reads_of(source: SourceFile, assign: cst.Assign) -> list[cst.Attribute]:
 def _graph_change(
     program: Program, source: SourceFile, statement: cst.CSTNode, *edits: TextEdit
 ) -> Change:
-    """Edits that cut a graph, as one change; ``statement``: whose line its title names. In a program
-    that takes gradients a cut may change them, so that is measured.
+    """Edits that cut a graph, as one change; ``statement``: whose line its title names. In a
+    program that takes gradients a cut may change them, so that is measured.
     """
     trains = may_take_gradients(program)
     results = Results.SAME
@@ -181,8 +181,8 @@ def _graph_change(
 def passes_without_gradients(
     program: Program, growers: Sequence[GrowerFacts]
 ) -> Changes:
-    """no_grad for the functions and loops of a program that takes no gradients: those of the growing
-    lines first, then every other ``for`` loop.
+    """no_grad for the functions and loops of a program that takes no gradients: those of the
+    growing lines first, then every other ``for`` loop.
     """
     if may_take_gradients(program):
         return

@@ -24,9 +24,10 @@ minute.
 def sources_of(
     command: Sequence[str], folder: Path, frames: Sequence[str]
 ) -> list[SourceFile]:
-    """The Python files below ``folder`` that the command runs, those that ``frames`` of its recording
-    name, and those that these import, in that order. Left out are files that are no Python, and
-    those outside the folder or behind a link: a copy of the folder shares them with the original.
+    """The Python files below ``folder`` that the command runs, those that ``frames`` of its
+    recording name, and those that these import, in that order. Left out are files that are no
+    Python, and those outside the folder or behind a link: a copy of the folder shares them with the
+    original.
     """
     waiting = [*_scripts(command, folder), *_named(frames, folder)]
     sources: dict[Path, SourceFile] = {}

@@ -20,7 +20,8 @@ CELL = "# %% cell {number}\n"
 CELLS = "cells_of_notebook.py"
 """What the cells are called as one script."""
 HIDDEN = "pass  # not Python: "
-"""What stands before a line of IPython's own, such as %matplotlib, while the cells are one source."""
+"""What stands before a line of IPython's own, such as %matplotlib, while the cells are one source.
+"""
 _IPYTHON = re.compile(r"(\s*)([%!?].*|[\w.]+\?+\s*)")
 """A line of IPython's own: a magic (%), a shell command (!), or a question (?name, name?)."""
 _FRAME = re.compile(r"cell (\d+), line (\d+)")

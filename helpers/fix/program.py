@@ -108,8 +108,8 @@ class Program:
 
     @property
     def times_too_large(self) -> float:
-        """By how many times the program needs more memory than it can use; 1 where that is not known,
-        or where it needs no more.
+        """By how many times the program needs more memory than it can use; 1 where that is not
+        known, or where it needs no more.
         """
         facts = self.facts
         if facts.refusal is None or not facts.usable_bytes:

@@ -60,8 +60,9 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 GRAPH = re.compile(r",?\s*(?:grad_fn=<[^>]*>|requires_grad=True)")
 """What torch prints of a tensor's graph. It is no result: a change may detach a tensor."""
 Seen = Sequence[Any]
-"""A thing that was seen of a program: its kind (CpuRun.of), then its values. A list of ``gradients``
-or ``buffers`` has the length and the signed sum of each tensor (size_of in under_torch/on_cpu.py).
+"""A thing that was seen of a program: its kind (CpuRun.of), then its values. A list of
+``gradients`` or ``buffers`` has the length and the signed sum of each tensor (size_of in
+under_torch/on_cpu.py).
 """
 Runnable = tuple[list[str], Mapping[str, bytes]]
 """A command from its script on, and the files of its folder that have other bytes, by name."""
@@ -104,8 +105,9 @@ class CpuRun:
 class Prover:
     """Runs programs on the CPU and compares them.
 
-    ``folder``: of the program; ``python``: runs it, with the ``torch`` of its rehearsals; ``preload``:
-    their stand-ins for the vendor's libraries; ``forks``: the Python of which rehearsals are forks.
+    ``folder``: of the program; ``python``: runs it, with the ``torch`` of its rehearsals;
+    ``preload``: their stand-ins for the vendor's libraries; ``forks``: the Python of which
+    rehearsals are forks.
     """
 
     folder: Path
@@ -364,8 +366,8 @@ def _prints_alike(line: str, other: str) -> bool:
 
 
 def _script(command: Sequence[str]) -> list[str]:
-    """A command from its script or its ``-m`` on, without Python, ``uv run`` or ``accelerate launch``
-    before it; empty where it starts no script or module of Python.
+    """A command from its script or its ``-m`` on, without Python, ``uv run`` or ``accelerate
+    launch`` before it; empty where it starts no script or module of Python.
     """
     words = list(command)
     if words[:2] == ["uv", "run"]:

@@ -19,7 +19,8 @@ CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
 SAME_AGAIN = "each block is computed again from the same input, with the same random numbers of torch"
 RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
-"""Layers that update running statistics in each forward pass, and libraries whose models have them."""
+"""Layers that update running statistics in each forward pass, and libraries whose models have them.
+"""
 # Why results differ where RUNNING is found.
 UPDATED_TWICE = (
     "the training steps are the same, but a BatchNorm that trains updates its running statistics twice "
@@ -33,8 +34,8 @@ Loop = cst.For | cst.While | cst.ListComp | cst.GeneratorExp
 
 
 def recomputed_parts(program: Program) -> Changes:
-    """The blocks that loops call, the layers of torch's own transformers, and the other blocks, each
-    under a checkpoint. A checkpoint needs an argument, to find where the gradients go.
+    """The blocks that loops call, the layers of torch's own transformers, and the other blocks,
+    each under a checkpoint. A checkpoint needs an argument, to find where the gradients go.
     """
     blocks = [(source, call) for source, call in _training_calls(program) if call.args]
     blocks = [block for block in blocks if _is_block(program, *block)]
@@ -68,8 +69,8 @@ def _training_calls(program: Program) -> Located[cst.Call]:
 
 
 def _loop_around(source: SourceFile, node: cst.CSTNode) -> Loop | None:
-    """The innermost loop around a node within its function; None where there is none, or where it is
-    the loop of the training's steps.
+    """The innermost loop around a node within its function; None where there is none, or where it
+    is the loop of the training's steps.
     """
     for outer in source.above(node):
         if isinstance(outer, cst.FunctionDef):

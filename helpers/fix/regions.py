@@ -69,9 +69,9 @@ STATISTICS = re.compile(
 class Region:
     """The forward pass before a backward pass, in one block of statements.
 
-    ``before``: the statements of the block ahead of it; ``forward``: its own; ``zeroing``: statements
-    among these that set gradients to zero, which are not in ``forward``; ``backward``: the backward
-    pass; ``loss``: the name on which it is called; ``after``: the statements after it.
+    ``before``: the statements of the block ahead of it; ``forward``: its own; ``zeroing``:
+    statements among these that set gradients to zero, which are not in ``forward``; ``backward``:
+    the backward pass; ``loss``: the name on which it is called; ``after``: the statements after it.
     """
 
     source: SourceFile
@@ -224,8 +224,8 @@ def _computes(
 
 
 def _calls_module(program: Program, name: str, seen: set[str]) -> bool:
-    """Whether a function of the program calls a module, or a parameter of its own, which may be one;
-    itself, or by another function. ``seen``: those that were looked at; this one is added.
+    """Whether a function of the program calls a module, or a parameter of its own, which may be
+    one; itself, or by another function. ``seen``: those that were looked at; this one is added.
     """
     seen.add(name)
     for source, function in program.find(cst.FunctionDef):

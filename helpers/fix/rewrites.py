@@ -49,9 +49,9 @@ def always(_program: Program, _place: Place, _match: Match) -> bool:
 
 @dataclass(frozen=True)
 class RewriteRule:
-    """An expression that fits ``pattern`` becomes ``template`` where ``suits`` says so, with the same
-    results up to rounding. Capital letters stand for any expression (see expressions.py). ``aim``:
-    the title of the change, in the imperative; ``why``: why its results are the same.
+    """An expression that fits ``pattern`` becomes ``template`` where ``suits`` says so, with the
+    same results up to rounding. Capital letters stand for any expression (see expressions.py).
+    ``aim``: the title of the change, in the imperative; ``why``: why its results are the same.
     """
 
     aim: str
@@ -193,7 +193,9 @@ REWRITES: Sequence[RewriteRule] = tuple(
 
 
 def rewritten_expressions(program: Program) -> Changes:
-    """A change for each expression that a rule fits, first those on lines that hold the most memory."""
+    """A change for each expression that a rule fits, first those on lines that hold the most
+    memory.
+    """
     changes: list[Change] = []
     holding = program.names_of_holding_places()
     for source in program.sources:
@@ -233,8 +235,8 @@ def _rewrites_of(program: Program, place: Place) -> Changes:
 
 
 def unread_attention_weights(program: Program) -> Changes:
-    """need_weights=False where the program reads only the first result of nn.MultiheadAttention: one
-    change of all calls that have a query, a key and a value, and a name such as ``self.attn``.
+    """need_weights=False where the program reads only the first result of nn.MultiheadAttention:
+    one change of all calls that have a query, a key and a value, and a name such as ``self.attn``.
     """
     if not program.mentions("MultiheadAttention"):
         return

@@ -64,10 +64,10 @@ class TriedChange:
     def expected(self) -> Results:
         """What the change should do to the results.
 
-        What was measured, or what its rule says if that is worse, since a CPU does not show all that
-        a rule knows; of a change that cuts graphs, what was measured. Where nothing was measured,
-        what its rule says. Different results where the programs differed with smaller numbers, or
-        where nothing was measured and the change shows only at the end.
+        What was measured, or what its rule says if that is worse, since a CPU does not show all
+        that a rule knows; of a change that cuts graphs, what was measured. Where nothing was
+        measured, what its rule says. Different results where the programs differed with smaller
+        numbers, or where nothing was measured and the change shows only at the end.
         """
         claimed = self.change.results
         if self.proof is not None and self.proof.differs:
@@ -164,8 +164,8 @@ class Trials:
         self._ends_at = time.monotonic() + self.seconds
 
     def best(self, changes: Iterable[Change]) -> TriedChange | None:
-        """The first change, or the first few together, with which the program passes: one that keeps
-        its results, else another. None where none was found.
+        """The first change, or the first few together, with which the program passes: one that
+        keeps its results, else another. None where none was found.
         """
         try:
             return next(self._that_pass(list(changes)), None)
@@ -173,8 +173,9 @@ class Trials:
             return self.fallback
 
     def _that_pass(self, changes: Sequence[Change]) -> Iterator[TriedChange]:
-        """Trials that pass, in the order in which they are worth taking: early changes alone, several
-        of them together, the fallback, late changes alone (Change.comes_late), any together.
+        """Trials that pass, in the order in which they are worth taking: early changes alone,
+        several of them together, the fallback, late changes alone (Change.comes_late), any
+        together.
         """
         early = [change for change in changes if not change.comes_late]
         late = [change for change in changes if change.comes_late]

@@ -15,8 +15,8 @@ from helpers.fix.source import SourceFile
 
 def gradients_without_cycles(program: Program) -> Changes:
     """torch.autograd.grad in place of ``backward(create_graph=True)``, for the tensors whose
-    gradients the same function reads. Left as it is where the call is not a statement of its own, is
-    no method of the loss, or is given a gradient by position.
+    gradients the same function reads. Left as it is where the call is not a statement of its own,
+    is no method of the loss, or is given a gradient by position.
     """
     for source, call in program.calls("backward"):
         statement = source.statement(call)

@@ -15,8 +15,8 @@ EXPANDABLE = "expandable_segments:True"
 
 
 def changes_of_settings(program: Program) -> Changes:
-    """The program's own setting corrected. Then, if the recorded requests pass in a replay under some
-    setting: expandable segments, unless a rehearsal failed with them, and that setting.
+    """The program's own setting corrected. Then, if the recorded requests pass in a replay under
+    some setting: expandable segments, unless a rehearsal failed with them, and that setting.
     """
     yield from _corrected(program)
     replays = program.facts.replays

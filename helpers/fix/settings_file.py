@@ -32,8 +32,8 @@ class SettingsFile:
 def settings_files(
     command: Sequence[str], sources: Sequence[SourceFile], folder: Path
 ) -> list[SettingsFile]:
-    """The settings files below ``folder`` that a word of the command line or a string of the sources
-    names.
+    """The settings files below ``folder`` that a word of the command line or a string of the
+    sources names.
     """
     names = [word.rpartition("=")[2] for word in command]  # of --config=a.yaml the file
     for source in sources:

@@ -16,7 +16,8 @@ from helpers.fix.source import SourceFile, called
 PORTIONS = re.compile(
     r"^(?:chunk|tile)(?:_?size)?$|^(?:eval|val|valid|test|infer|encode)_?(?:batch_?size|bs)$"
 )
-"""Names of how much of the same work is done at once: chunks and tiles, batches of an evaluation."""
+"""Names of how much of the same work is done at once: chunks and tiles, batches of an evaluation.
+"""
 BATCHES = re.compile(
     r"^(?:train_?)?(?:batch(?:_?size)?|bs|n_?envs|num_envs|n_rays)$|batch_size"
 )
@@ -31,14 +32,15 @@ LENGTHS = re.compile(
 FACTORS = (2, 4, 8, 16, 32, 64)
 """By what numbers are divided, and into how many parts work is cut: most are powers of two."""
 LEAST = 2
-"""The least that a number becomes: with one sample or token many programs fail, as BatchNorm does."""
+"""The least that a number becomes: with one sample or token many programs fail, as BatchNorm does.
+"""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A whole number of the program, and its ``name`` there. ``edit`` takes it out of its file; None
-    where it is the word of the command line at ``position``. ``title``: of a change, with a gap for
-    the new number.
+    """A whole number of the program, and its ``name`` there. ``edit`` takes it out of its file;
+    None where it is the word of the command line at ``position``. ``title``: of a change, with a
+    gap for the new number.
     """
 
     name: str

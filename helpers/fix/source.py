@@ -65,8 +65,8 @@ class SourceFile:
         return edited(self.text, edits).decode().encode(self.encoding)
 
     def line_of(self, frame: str) -> int:
-        """The line that a frame such as "train.py:36 evaluate" names; 0 where the frame is in a file
-        of another name.
+        """The line that a frame such as "train.py:36 evaluate" names; 0 where the frame is in a
+        file of another name.
         """
         match = _FRAME.match(frame)
         # A frame has the file's name without its folder.

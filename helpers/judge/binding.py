@@ -7,9 +7,9 @@ goes by the kernel: the carve-out alone before Linux 6.10; TTM's limit, even whe
 larger, until 6.14 (89773b85599a); from 6.15 on TTM's limit where the GTT is larger than the
 carve-out, else the carve-out (759e764f7d58; amd-gfx, 2025-01-30).
 
-Each group of readings has one function below, asked in the order of ``decide``; a function
-without an answer leaves the question to the next. ceiling_answers.json has the words, the cause, the
-next step and the source of each answer.
+Each group of readings has one function below, asked in the order of ``decide``; a function without
+an answer leaves the question to the next. ceiling_answers.json has the words, the cause, the next
+step and the source of each answer.
 """
 
 from __future__ import annotations

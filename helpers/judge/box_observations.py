@@ -42,7 +42,8 @@ STALL_PERCENT = 10
 """A machine whose programs all wait for memory a tenth of the time does little else; one that
 only reads files again stays near 0."""
 LONGEST_LIST = 179
-"""Characters of a sentence that lists targets: a build for every chip has more than a screen shows."""
+"""Characters of a sentence that lists targets: a build for every chip has more than a screen shows.
+"""
 
 
 def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation]:

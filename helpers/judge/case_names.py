@@ -36,7 +36,8 @@ WORTH_JOINING_BYTES = 64 * MIB
 LEAST_HOLDER_BYTES = GIB // 4
 """A smaller process is a context alone, and ending it gives a program nothing."""
 RANK_PART = 10
-"""A process that differs from the program by less than this part of it may be another rank of it."""
+"""A process that differs from the program by less than this part of it may be another rank of it.
+"""
 NAME_OF_READING = {
     "limit-binds": "limit",
     "stranded-decides": "pieces",

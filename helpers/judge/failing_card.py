@@ -19,8 +19,8 @@ from helpers.look.message import Message, of_device
 from helpers.look.nvidia import MigSlice
 
 KEPT_BACK_SHARE = 0.03
-"""By what share of its memory a MIG device's total in nvidia-smi may be above the capacity that CUDA
-gives: estimated.
+"""By what share of its memory a MIG device's total in nvidia-smi may be above the capacity that
+CUDA gives: estimated.
 """
 LAYERS_OF_TORCH = ("torch", "KFD bank", "sysfs VRAM")
 """Layers whose total is the capacity that torch prints."""

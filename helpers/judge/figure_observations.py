@@ -29,8 +29,8 @@ RAM_PART = 20
 IN_USE_BYTES = GIB // 2
 """More in use than this is no desktop alone."""
 KERNEL_BYTES = 4 * GIB
-"""The kernel itself holds too much where it has more than this and than a quarter of the RAM: caches
-of files and inodes are given back before.
+"""The kernel itself holds too much where it has more than this and than a quarter of the RAM:
+caches of files and inodes are given back before.
 """
 IDLE_TIMES = 1.5
 """torch's cache stands out where it has reserved so many times what is allocated."""

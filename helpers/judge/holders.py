@@ -22,7 +22,8 @@ COUNTED_CONTEXT_BYTES = CONTEXT_BYTES // 4
 context: an estimate.
 """
 DRIVER_BLOCK_BYTES = 2 * MIB
-"""Drivers give memory in blocks of this size, so two counts of the same memory may differ by one."""
+"""Drivers give memory in blocks of this size, so two counts of the same memory may differ by one.
+"""
 SAME_SIZE = 0.02
 """Two counts of one process, at two moments, differ by less than this share: an estimate."""
 CONTEXT_SHARE = 0.3

@@ -26,7 +26,8 @@ from helpers.look.machine import machine, memory_group, up_s
 from helpers.look.wordings import meaning
 
 RECENT_S = 600
-"""How long before the capture the failure that somebody asks about can have happened: an estimate."""
+"""How long before the capture the failure that somebody asks about can have happened: an estimate.
+"""
 DAY_S = 86_400
 """How far back the log of a machine is searched where no program is named."""
 

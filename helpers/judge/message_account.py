@@ -27,8 +27,8 @@ from helpers.look.message import Message
 SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 MIN_LARGE_BYTES = 10 * MIB
-"""kSmallBuffer, kLargeBuffer and kMinLargeAlloc of torch's allocator: the sizes of its segments, and
-from which size on a request has a segment of its own, rounded up to 2 MiB (kRoundLarge).
+"""kSmallBuffer, kLargeBuffer and kMinLargeAlloc of torch's allocator: the sizes of its segments,
+and from which size on a request has a segment of its own, rounded up to 2 MiB (kRoundLarge).
 """
 COMPARED = {
     True: "more than",

@@ -20,7 +20,8 @@ NEW_KFD_LIMIT = (6, 7)
 GTT_AS_VRAM = (6, 10)
 """The first Linux in which compute programs on an APU get TTM's limit (89773b85599a)."""
 GTT_IF_LARGER = (6, 15)
-"""The first Linux in which they get it only where GTT is larger than the carve-out (759e764f7d58)."""
+"""The first Linux in which they get it only where GTT is larger than the carve-out (759e764f7d58).
+"""
 
 
 @dataclass(frozen=True)

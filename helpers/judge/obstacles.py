@@ -238,8 +238,9 @@ class _Obstacles:
     def obstacle(
         self, reason: str, path: str, item: str, vendor: str = "AMD", **words: str
     ) -> Obstacle:
-        """The row ``reason`` of ``causes`` in obstacles.json, its gaps filled in for this vendor and
-        with ``words``; its command is for the host, or for the container that the process is in.
+        """The row ``reason`` of ``causes`` in obstacles.json, its gaps filled in for this vendor
+        and with ``words``; its command is for the host, or for the container that the process is
+        in.
         """
         row = table("obstacles")["causes"][reason]
         data = VENDORS[vendor]

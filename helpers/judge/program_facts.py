@@ -211,9 +211,9 @@ class ProgramFacts:
     own allocator ran, on a card or in a rehearsal; a made trace proves something about itself
     alone. ``exit_code``: None where no record says how the program ended. ``ooms``: how often a
     request was refused, caught ones included. ``recording_is_whole``: it does not end at a request
-    that was refused when it was recorded. ``usable_bytes``: what the process can have of the
-    card; 0 where that is not known. ``fraction``: the share of the card that the program lets
-    itself have (set_per_process_memory_fraction). ``most_live_before_bytes``: the most that was live at any
+    that was refused when it was recorded. ``usable_bytes``: what the process can have of the card;
+    0 where that is not known. ``fraction``: the share of the card that the program lets itself have
+    (set_per_process_memory_fraction). ``most_live_before_bytes``: the most that was live at any
     time before the refused request; ``steps_as_full``: in how many steps it was as much as with
     that request. ``more_to_come_bytes``: what was still to come at the same place whenever it was
     come to before, for no larger a request. ``conf_variable``: the name that this build reads the
@@ -222,9 +222,9 @@ class ProgramFacts:
     module and is live at the refused request, as weights are; of a program that reached none, what
     the code of a model asked for. ``trained_bytes``: the gradients and the optimizer's state then.
     ``runs_out_in_step``: the step in which what grows fills the card, of a program that was ended
-    before that; 0 where nothing does, or not soon. ``trace``: the file, as it is typed in
-    commands. ``command``: the program's, empty where no record has it. ``first_change``: None
-    where nobody looked for one in its sources.
+    before that; 0 where nothing does, or not soon. ``trace``: the file, as it is typed in commands.
+    ``command``: the program's, empty where no record has it. ``first_change``: None where nobody
+    looked for one in its sources.
     """
 
     source: str

@@ -20,13 +20,15 @@ NEARLY_FULL = 0.9
 wastes a tenth (fragmentation.NEAR_FULL).
 """
 ALL_BUT_FULL = 0.97
-"""Tensors that fill this share of a card may leave too little for a context, of which a rehearsal has
-none: 700 MiB are 3 % of 24 GiB.
+"""Tensors that fill this share of a card may leave too little for a context, of which a rehearsal
+has none: 700 MiB are 3 % of 24 GiB.
 """
 LARGER = 1.25
 """Steps of one size differ by less than so many times in what they need (a choice)."""
 UNEVEN = 1.5
-"""Cards are unevenly filled where the fullest needs so many times what the emptiest does (a choice)."""
+"""Cards are unevenly filled where the fullest needs so many times what the emptiest does (a
+choice).
+"""
 SPARE_PART = 10
 """A setting with which a program leaves this part of the card free gives it room (a choice)."""
 ANOTHERS_BYTES = GIB

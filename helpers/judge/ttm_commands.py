@@ -332,8 +332,8 @@ def _amd_smi(change: LimitChange) -> Lines:
 
 
 def _amd_ttm(change: LimitChange) -> Lines:
-    """AMD's older script amd-ttm. It takes parts of a GiB, too, but gets whole ones here, as amd-smi
-    does. Without lines where only old settings are removed, as for amd-smi.
+    """AMD's older script amd-ttm. It takes parts of a GiB, too, but gets whole ones here, as
+    amd-smi does. Without lines where only old settings are removed, as for amd-smi.
     """
     clear = "amd-ttm --clear  # then rebuild the initramfs yourself"
     if change.arguments:

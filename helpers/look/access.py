@@ -22,8 +22,8 @@ from . import files, hanging
 _SIGNS = data("look/access")
 NODES = tuple(_SIGNS["nodes"])
 OPEN_LIMIT_S = 10.0
-"""Twice as long as other reads have: opening a node wakes a suspended GPU (amdgpu_driver_open_kms in
-drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c).
+"""Twice as long as other reads have: opening a node wakes a suspended GPU (amdgpu_driver_open_kms
+in drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c).
 """
 NO_REASON = "no reason given"
 CONTAINER_VARIABLE = "container"
@@ -166,8 +166,8 @@ def collect_identity() -> list[JsonRow]:
 
 
 def _user_name() -> str:
-    """The name of this user in /etc/passwd, whose lines are name:password:uid:... (passwd(5)); empty
-    if it has none.
+    """The name of this user in /etc/passwd, whose lines are name:password:uid:... (passwd(5));
+    empty if it has none.
     """
     for line in _text("/etc/passwd").splitlines():
         columns = line.split(":")

@@ -1,7 +1,9 @@
-"""Writes an evidence bundle of this box: files, tables, and the output of commands, in the order that
-disturbs a GPU least.
+"""Writes an evidence bundle of this box: files, tables, and the output of commands, in the order
+that disturbs a GPU least.
 
 Needs only Python 3.8 or later, no root and no network, and uses no GPU memory in its own process.
+It is longer than other files because it has a command line of its own, which works without a
+set-up.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ if TYPE_CHECKING:
 
 KERNEL_LOG_LIMIT_BYTES = 20 << 20
 NVML_LIMIT_S = 20.0
-"""Without persistence mode the first client initialises each GPU, which takes 1 to 3 seconds (NVIDIA
-driver persistence).
+"""Without persistence mode the first client initialises each GPU, which takes 1 to 3 seconds
+(NVIDIA driver persistence).
 """
 TORCH_LIMIT_S = 90.0
 """For ``import torch`` from a slow disk, which reads gigabytes of libraries."""
@@ -415,8 +417,8 @@ def _say(line: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0 if the bundle was written, 2 for wrong use, which one
-    line explains, 130 if it was interrupted (what was captured until then is written).
+    """Run the command; returns its exit code: 0 if the bundle was written, 2 for wrong use, which
+    one line explains, 130 if it was interrupted (what was captured until then is written).
     """
     own_umask = os.umask(0o077)  # the only way to read it is to set it
     os.umask(own_umask)
@@ -424,7 +426,8 @@ def main(argv: list[str] | None = None) -> int:
         arguments = _options(argv)
         options, out = _checked(arguments)
         began = time.monotonic()
-        # `timeout 60 ... capture` and a stopped job send SIGTERM: write what there is, as at Ctrl-C.
+        # `timeout 60 ... capture` and a stopped job send SIGTERM: write what there is, as at
+        # Ctrl-C.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             collection = measure(options, _say)

@@ -1,4 +1,6 @@
-"""What a capture has collected so far, kept within the limits of a bundle (helpers/look/archive.py)."""
+"""What a capture has collected so far, kept within the limits of a bundle
+(helpers/look/archive.py).
+"""
 
 from __future__ import annotations
 

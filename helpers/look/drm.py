@@ -29,8 +29,8 @@ _KINDS = ("resident", "memory", "total")
 """The kinds of a region's size, the best first: what is in the region now; the same under its
 deprecated name; what was allocated for it, which may have been evicted.
 """
-# Groups: a key of one word; or the kind and the region of a size; the value. drm-total-cycles-ENGINE
-# counts time, not memory.
+# Groups: a key of one word; or the kind and the region of a size; the value.
+# drm-total-cycles-ENGINE counts time, not memory.
 _LINE = re.compile(
     r"^[ \t]*drm-(?:(driver|client-id|pdev)|(resident|memory|total)-(?!cycles-)([^\s:]+))"
     r"[ \t]*:[ \t]*(.*?)[ \t\r]*$",

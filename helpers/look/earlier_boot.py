@@ -14,7 +14,8 @@ PSTORE = (
     "/var/lib/systemd/pstore/dmesg*",
     "/sys/fs/pstore/dmesg*",
 )
-"""The logs of kernels that crashed (Documentation/ABI/testing/pstore, systemd-pstore.service(8))."""
+"""The logs of kernels that crashed (Documentation/ABI/testing/pstore, systemd-pstore.service(8)).
+"""
 LAST_LINES = 20
 
 
@@ -51,8 +52,8 @@ def last_lines(boot_id: str, since_s: float, root: str = "") -> list[str]:
 
 
 def _latest_part_first(root: str, dumps: list[str]) -> list[str]:
-    """The dumps of a log, which pstore writes in parts from its end: the last lines are in Part1, as
-    the first line of a dump says (fs/pstore/platform.c).
+    """The dumps of a log, which pstore writes in parts from its end: the last lines are in Part1,
+    as the first line of a dump says (fs/pstore/platform.c).
     """
     part_1 = [dump for dump in dumps if "Part1\n" in files.text(root, dump)]
     return sorted(part_1) + sorted(set(dumps).difference(part_1))

@@ -23,7 +23,8 @@ PREFIXES = tuple(_KNOWN["prefixes"].split())
 LIMITS: dict[str, str] = _KNOWN["limits"]
 """The unit of each ulimit, by its name in limits.conf(5)."""
 VALUE_LIMIT = 4096
-"""Letters of a variable's value that are kept: the longest path that the kernel takes (PATH_MAX)."""
+"""Letters of a variable's value that are kept: the longest path that the kernel takes (PATH_MAX).
+"""
 UNLIMITED = "unlimited"
 
 

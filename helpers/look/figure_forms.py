@@ -46,8 +46,8 @@ FIELDS = frozenset((*SIZES, *_PASSED_OVER))
 
 
 class Size(NamedTuple):
-    """A size of a form: the group of its number in the expression, its measure (one of SIZES), and its
-    pool of memory.
+    """A size of a form: the group of its number in the expression, its measure (one of SIZES), and
+    its pool of memory.
     """
 
     group: str
@@ -76,12 +76,14 @@ class FigureForm:
         self._anchors = anchors(self._nodes, _longest_word)
 
     def among(self, lower: str) -> bool:
-        """Whether a text in lower case can contain the form at all: a fast test before the slow one."""
+        """Whether a text in lower case can contain the form at all: a fast test before the slow
+        one.
+        """
         return not self._anchors or any(map(lower.__contains__, self._anchors))
 
     def is_of(self, source: str) -> bool:
-        """Whether the row is for a source with that name in lower case: one of ``sources`` is a part
-        of the name, or, if it begins with ``=``, the whole name.
+        """Whether the row is for a source with that name in lower case: one of ``sources`` is a
+        part of the name, or, if it begins with ``=``, the whole name.
         """
         if not self.sources or f"={source}" in self.sources:
             return True
@@ -135,8 +137,8 @@ def _longest_word(text: str) -> str:
 
 
 def rows() -> tuple[JsonRow, ...]:
-    """The table figures.json, with the keys id, form, pool, unit, of, each, inside, example, reads and
-    source.
+    """The table figures.json, with the keys id, form, pool, unit, of, each, inside, example, reads
+    and source.
     """
     return tuple(data("look/figures"))
 

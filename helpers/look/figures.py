@@ -18,12 +18,15 @@ LONGEST = 60_000
 """Letters of a text that are read."""
 MOST_OF_ONE_FORM = 64
 MOST_OF_ALL = 400
-"""Figures of one form, and of all texts: chosen far above what people post; more are slow to compare."""
+"""Figures of one form, and of all texts: chosen far above what people post; more are slow to
+compare.
+"""
 PAGE = 4096
 """The page size of x86, in which TTM's limits are printed; a text does not name another."""
 LINE_BEFORE = 200
 LONGEST_LINE = 500
-"""Letters of a line before a figure, and of the line, in which a word such as "screenshot" counts."""
+"""Letters of a line before a figure, and of the line, in which a word such as "screenshot" counts.
+"""
 ROCMINFO_PRECISION_BYTES = 512
 """rocminfo prints whole KiB."""
 
@@ -102,8 +105,8 @@ _DESCRIBED = lazy(
 
 
 def figures_of(texts: Iterable[tuple[str, str, str]]) -> tuple[Figure, ...]:
-    """Every figure in texts, each given as (origin, source, text); a source is the name of a tool, or
-    of the figure itself, as in "gpu_memory: 24 GiB".
+    """Every figure in texts, each given as (origin, source, text); a source is the name of a tool,
+    or of the figure itself, as in "gpu_memory: 24 GiB".
 
     Never raises. Takes linear time and reads at most LONGEST letters of a text.
     """
@@ -232,7 +235,9 @@ class _StatedText:
         return _signed_quantity(match[size.group], unit)
 
     def _pools_of_agents(self) -> list[Figure]:
-        """The pools of rocminfo's GPU agents, read by its own reader: the CPU's pools look the same."""
+        """The pools of rocminfo's GPU agents, read by its own reader: the CPU's pools look the
+        same.
+        """
         if "Agent" not in self.text or "Pool" not in self.text:
             return []
         from helpers.look import rocm  # few texts need it

@@ -1,5 +1,5 @@
-"""Files of a box, or of a file tree copied from one, found by pattern and read up to a limit, without
-following a link out of the tree; and a file of our own written in one step.
+"""Files of a box, or of a file tree copied from one, found by pattern and read up to a limit,
+without following a link out of the tree; and a file of our own written in one step.
 
 Only regular files are opened: to open a device, a pipe or a socket can take for ever, or change
 its state.
@@ -227,8 +227,8 @@ def read_whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
 
 
 def json_of(path: str | Path) -> object:
-    """The value in a JSON file of limited size. Raises OSError as ``read_whole`` does, and ValueError
-    in one line.
+    """The value in a JSON file of limited size. Raises OSError as ``read_whole`` does, and
+    ValueError in one line.
     """
     content = read_whole(path, JSON_LIMIT_BYTES)
     # Commas part the values, which are counted before parsing them takes RAM.

@@ -1,4 +1,5 @@
-"""The user's torch: its release and build, the GPU architectures that it was built for, its devices.
+"""The user's torch: its release and build, the GPU architectures that it was built for, its
+devices.
 
 helpers/look/under_torch/facts.py collects the facts under the Python that has torch, for the table
 ``torch``. It asks for devices only if a person wants that, since it takes a context on each GPU.
@@ -109,8 +110,8 @@ def devices_reading(bundle: Bundle) -> Reading:
 
 
 class _Answer:
-    """The table ``torch``: its text and its only row. ``why_none`` says why no torch can be imported,
-    and is empty if one can.
+    """The table ``torch``: its text and its only row. ``why_none`` says why no torch can be
+    imported, and is empty if one can.
     """
 
     def __init__(self, bundle: Bundle):

@@ -1,5 +1,5 @@
-"""The GPUs of a box by their PCI addresses: what each layer (kernel, ROCm, vendor tools, torch) says
-about the name, the memory and the holders of each.
+"""The GPUs of a box by their PCI addresses: what each layer (kernel, ROCm, vendor tools, torch)
+says about the name, the memory and the holders of each.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ _INDICES = {
     "nvidia-smi": "nvidia.index",
     "torch": "torch.index",
 }
-"""The fields of Layers with each layer's own number for a GPU. The numbers differ, and variables such
-as CUDA_VISIBLE_DEVICES change some of them.
+"""The fields of Layers with each layer's own number for a GPU. The numbers differ, and variables
+such as CUDA_VISIBLE_DEVICES change some of them.
 """
 
 

@@ -1,5 +1,5 @@
-"""The processes that hold memory of a GPU, as every source lists them (fdinfo, KFD, vendor tools), and
-which processes the capture could not see.
+"""The processes that hold memory of a GPU, as every source lists them (fdinfo, KFD, vendor tools),
+and which processes the capture could not see.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def _add_drm_clients(holders: _Holders, integrated: bool) -> None:
 
 
 def _add_kfd_processes(holders: _Holders, gpu_id: int) -> None:
-    """Add the processes that KFD lists for the GPU with that number. One that holds 0 bytes of it is
-    added, too: it keeps the device open.
+    """Add the processes that KFD lists for the GPU with that number. One that holds 0 bytes of it
+    is added, too: it keeps the device open.
     """
     for process in kfd.processes(holders.bundle):
         vram = process.vram.get(gpu_id)
@@ -184,9 +184,9 @@ def _add_kfd_processes(holders: _Holders, gpu_id: int) -> None:
 def unattributed(
     bundle: Bundle, layers: Layers, integrated: bool | None, holders: tuple[Holder, ...]
 ) -> Reading:
-    """The memory in use that no process holds, in bytes; without a value where the use is not known,
-    or where what some process holds was not measured. Each process counts once, by the source with
-    the most memory for it.
+    """The memory in use that no process holds, in bytes; without a value where the use is not
+    known, or where what some process holds was not measured. Each process counts once, by the
+    source with the most memory for it.
 
     In a PID namespace of its own, the sources have different numbers for a process (KFD and
     nvidia-smi use the host's); then only the source with the most memory in all counts.

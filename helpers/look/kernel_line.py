@@ -1,4 +1,6 @@
-"""Splits a line of the kernel's log, in any form in which a program prints it, into time and message."""
+"""Splits a line of the kernel's log, in any form in which a program prints it, into time and
+message.
+"""
 
 from __future__ import annotations
 

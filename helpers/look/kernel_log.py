@@ -25,7 +25,8 @@ EVENTS_LIMIT = 20_000
 LOG_LIMIT = 10 << 20
 """Characters of one log that are read; a capture keeps at most as many (capture.py)."""
 _FOLLOWING_LINES = 16
-"""Lines after an event in which the kernel may say more about it; a fault of amdgpu has about ten."""
+"""Lines after an event in which the kernel may say more about it; a fault of amdgpu has about ten.
+"""
 _KNOWN = data("look/kernel_log")
 _STORMS = frozenset(_KNOWN["storms"].split())
 """Kinds of events that the kernel may log thousands of times for one cause."""
@@ -193,8 +194,8 @@ class _Log:
     def _event(
         self, number: int, when: float | str | None, message: str, lower: str
     ) -> Event | None:
-        """The event of a message by the first row that matches it, or None. ``lower`` is the message
-        in lower case.
+        """The event of a message by the first row that matches it, or None. ``lower`` is the
+        message in lower case.
         """
         for row in _rules().values():
             if row.literal not in lower:
@@ -378,8 +379,8 @@ def _without_announcements(events: list[Event]) -> list[Event]:
 
 
 def events(bundle: Bundle) -> tuple[Event, ...]:
-    """All events of a bundle's kernel logs, those of the earlier boot first. For each boot the first
-    source with lines counts. Empty also if no log could be read, which ``readable`` says.
+    """All events of a bundle's kernel logs, those of the earlier boot first. For each boot the
+    first source with lines counts. Empty also if no log could be read, which ``readable`` says.
     """
     return bundle.once("kernel log", lambda: _events(bundle))
 

@@ -33,11 +33,12 @@ JOURNAL = (
 )
 """The command without its last word, which is the boot."""
 _WORDS = [word.encode() for word in data("look/kernel_log")["kept"]]
-# The first number is the priority, plus 8 times the facility, which is 0 for the kernel's own. Groups:
-# microseconds, the text.
+# The first number is the priority, plus 8 times the facility, which is 0 for the kernel's own.
+# Groups: microseconds, the text.
 _RECORD = re.compile(rb"[0-7],[^,;]*,([0-9]{1,17})(?:,[^;]*)?;([^\n]*)")
 RECORD_BYTES = 1 << 13
-"""More than a record of /dev/kmsg can have (PRINTK_MESSAGE_MAX in kernel/printk/internal.h: 2048)."""
+"""More than a record of /dev/kmsg can have (PRINTK_MESSAGE_MAX in kernel/printk/internal.h: 2048).
+"""
 _REFUSED = re.compile(
     "(?i)insufficient permissions|permission denied|not permitted|not seeing messages from other"
 )
@@ -120,8 +121,8 @@ class TriedSource(NamedTuple):
 
 
 def collect(limit_bytes: int) -> list[TriedSource]:
-    """The logs of the running boot and the one before, at most ``limit_bytes`` together: each source
-    that was tried. Never raises.
+    """The logs of the running boot and the one before, at most ``limit_bytes`` together: each
+    source that was tried. Never raises.
     """
     limit_of_boot = limit_bytes // 2
     running = _command(" ".join((*JOURNAL, "0")), limit_of_boot)

@@ -27,8 +27,8 @@ _FRAMEBUFFER = (1, 2)
 
 @dataclass(frozen=True)
 class KfdNode:
-    """One node, which is a GPU or a CPU. If it was refused, only its number is known, and ``gpu_id``
-    is not allowed.
+    """One node, which is a GPU or a CPU. If it was refused, only its number is known, and
+    ``gpu_id`` is not allowed.
 
     ``gfx`` is the target as compilers name it ("gfx1100"), empty for a CPU. ``framebuffer`` is the
     sum of the memory banks that HIP reports as total memory; on an APU they are the carve-out or
@@ -57,8 +57,8 @@ class KfdProcess:
 
 
 def gfx_name(version: int) -> str:
-    """The target of a gfx_target_version, in which major, minor and stepping have two decimal digits
-    each: 110501 is gfx1151, 90010 is gfx90a. Empty for 0, a CPU node.
+    """The target of a gfx_target_version, in which major, minor and stepping have two decimal
+    digits each: 110501 is gfx1151, 90010 is gfx90a. Empty for 0, a CPU node.
     """
     if not 1_00_00 <= version <= 99_99_99:
         return ""

@@ -17,8 +17,8 @@ MOST_GPUS = 256
 
 @dataclass(frozen=True)
 class Layers:
-    """One GPU as each layer knows it: the PCI bus, DRM, KFD, ROCm's runtime (``agent``), the vendors'
-    tools, torch. None if a layer does not know it.
+    """One GPU as each layer knows it: the PCI bus, DRM, KFD, ROCm's runtime (``agent``), the
+    vendors' tools, torch. None if a layer does not know it.
     """
 
     device: pci.PciDevice | None

@@ -236,8 +236,8 @@ def _folders(cgroup: str) -> list[tuple[int, str]]:
 
 
 def cgroup_files(root: Path) -> list[str]:
-    """The files with the memory limits of this process's groups that exist in the file tree ``root``,
-    those of the nearest group first.
+    """The files with the memory limits of this process's groups that exist in the file tree
+    ``root``, those of the nearest group first.
     """
     top = str(root).rstrip("/")
     paths = []

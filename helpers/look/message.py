@@ -80,8 +80,8 @@ class MessageReading:
 
 
 def of_device(failure: Message | WordingRow | Line) -> bool:
-    """Whether it says that memory of a GPU was refused, by its driver or by a limit. A warning about
-    a workspace does not: the program goes on without it.
+    """Whether it says that memory of a GPU was refused, by its driver or by a limit. A warning
+    about a workspace does not: the program goes on without it.
     """
     hints = getattr(failure, "hints", ())  # a Line has none
     is_refused = failure.event in REFUSALS and failure.side == "device"

@@ -2,9 +2,9 @@
 numbers does each give?
 
 helpers/look/messages.json has the wordings of failures. Reading takes linear time: a long text is
-read in stretches. Colours, quoting marks, log prefixes and line wraps do not matter; the advice that
-programs print under every failure is taken out first; lines of the kernel are read by the reader of
-its log. Nothing raises; a remark says what could not be used.
+read in stretches. Colours, quoting marks, log prefixes and line wraps do not matter; the advice
+that programs print under every failure is taken out first; lines of the kernel are read by the
+reader of its log. Nothing raises; a remark says what could not be used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ _STRETCH = 1 << 16
 """Letters of a long text that are read at once."""
 _READ_ON = 8192
 _READ_BEFORE = 400
-"""Letters behind and before a stretch that are read with it, since a message may begin or end there."""
+"""Letters behind and before a stretch that are read with it, since a message may begin or end
+there.
+"""
 _KERNEL_SIZES: dict[str, str] = data("look/message_words")["sizes of the kernel's log"]
 """The field of a message for each size that the reader of the kernel's log gives."""
 
@@ -74,8 +76,8 @@ def read_message(text: str) -> MessageReading:
 
 @lru_cache(16)
 def without_footers(text: str) -> str:
-    """The text with blanks in place of the advice that programs print under every failure, which says
-    nothing about this one. Its length and its line breaks stay.
+    """The text with blanks in place of the advice that programs print under every failure, which
+    says nothing about this one. Its length and its line breaks stay.
     """
     squeezed = Squeezed(text)
     advice = footers(squeezed.flat, rows_among(squeezed.flat))
@@ -277,7 +279,9 @@ def _with_buffers(messages: list[Message]) -> Iterator[Message]:
 
 
 def _may_hold_a_message(text: str) -> bool:
-    """Whether a stretch of a long log has words of a known failure: a fast test, and most have none."""
+    """Whether a stretch of a long log has words of a known failure: a fast test, and most have
+    none.
+    """
     lower = lowered(text)
     return any(map(lower.__contains__, plain_anchors()))
 
@@ -288,8 +292,8 @@ def _head(row: WordingRow | Line) -> JsonRow:
 
 
 def _lines_alone(text: str, base: int) -> Iterator[_Placed]:
-    """The failures that a line names by itself, such as a shell's "Killed"; ``base`` is where ``text``
-    begins in the whole text.
+    """The failures that a line names by itself, such as a shell's "Killed"; ``base`` is where
+    ``text`` begins in the whole text.
     """
     lower = lowered(text)
     for row in lines(log=False):
@@ -330,8 +334,8 @@ def _of_event(event: Event, row: Line) -> JsonRow:
 
 
 def _quoted(text: str, failure: _Placed) -> str:
-    """The words of a failure as they are quoted: if it has numbers, from its start on; else its whole
-    line, or, if that is long, the part around it.
+    """The words of a failure as they are quoted: if it has numbers, from its start on; else its
+    whole line, or, if that is long, the part around it.
     """
     start = failure.start
     end = failure.end

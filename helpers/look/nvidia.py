@@ -100,8 +100,8 @@ class NvidiaHolder:
 
 @dataclass(frozen=True)
 class Listing:
-    """What one source says: for each GPU, by its PCI address, the readings by the names of fields of
-    NvidiaGpu; the processes, and whether it lists processes at all; the MIG devices of each GPU.
+    """What one source says: for each GPU, by its PCI address, the readings by the names of fields
+    of NvidiaGpu; the processes, and whether it lists processes at all; the MIG devices of each GPU.
     """
 
     text: Text
@@ -144,8 +144,8 @@ def mig_uuids(bundle: Bundle) -> tuple[str, ...]:
 
 
 def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
-    """The processes on every GPU, by the first source that lists processes. Empty also if none does,
-    which ``holder_count`` tells.
+    """The processes on every GPU, by the first source that lists processes. Empty also if none
+    does, which ``holder_count`` tells.
     """
     listing = _with_processes(bundle)
     if listing is None:
@@ -154,8 +154,8 @@ def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
 
 
 def holder_count(bundle: Bundle) -> Reading:
-    """How many processes are on the GPUs, or why that is not known. In a container it may be 0 while
-    processes outside of it compute.
+    """How many processes are on the GPUs, or why that is not known. In a container it may be 0
+    while processes outside of it compute.
     """
     listing = _with_processes(bundle)
     if listing is None:
@@ -192,9 +192,9 @@ def _with_processes(bundle: Bundle) -> Listing | None:
 
 
 def _readings(raw: JsonRow, text: Text, unit: str = "MiB") -> dict[str, Reading]:
-    """The readings of a GPU's fields, by the names of fields of NvidiaGpu. ``raw`` has for each field
-    what a source printed: words or a number, whose unit is ``unit`` if it is a size; or a reading
-    already, which stays. A field that it lacks reads as not available.
+    """The readings of a GPU's fields, by the names of fields of NvidiaGpu. ``raw`` has for each
+    field what a source printed: words or a number, whose unit is ``unit`` if it is a size; or a
+    reading already, which stays. A field that it lacks reads as not available.
     """
     readings = {}
     for name in ("index", "name", *SIZES, "cuda"):
@@ -279,8 +279,8 @@ def _mig_slice(device: ElementTree.Element, text: Text) -> MigSlice:
 
 
 def _gpu_elements(words: str) -> tuple[str | None, list[ElementTree.Element]]:
-    """The CUDA release that the XML names, or None, and the complete elements of GPUs. None and none
-    if the XML is refused.
+    """The CUDA release that the XML names, or None, and the complete elements of GPUs. None and
+    none if the XML is refused.
     """
     # Entities, also in a DTD within the document, can expand without end.
     if re.search(r"<!ENTITY|<!DOCTYPE[^>\[]{0,400}\[", words, re.IGNORECASE):
@@ -384,7 +384,9 @@ def _of_driver(bundle: Bundle) -> Listing:
 
 
 def _failure(bundle: Bundle) -> Text:
-    """nvidia-smi's output with the reason why it lists nothing, and NVML's reason if that is another."""
+    """nvidia-smi's output with the reason why it lists nothing, and NVML's reason if that is
+    another.
+    """
     nothing = why_nothing(bundle.read(XML), "nvidia-smi", "list of GPUs")
     row = next(iter(bundle.table(TABLE)), Row())
     why = row.text("why")

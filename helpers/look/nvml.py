@@ -1,5 +1,5 @@
-"""Prints what NVML says about every NVIDIA GPU as JSON lines: a program that helpers.look.nvidia runs
-in a child process.
+"""Prints what NVML says about every NVIDIA GPU as JSON lines: a program that helpers.look.nvidia
+runs in a child process.
 
 Standard library only and no import of this package, so that any interpreter can run its text.
 Loading NVML takes no CUDA context, but it can hang in a driver that has failed, hence the child.
@@ -123,8 +123,8 @@ class Nvml:
         self.call("nvmlInit_v2")
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call one function of the library. Raises NvmlError for every answer but success, also for a
-        function that this driver does not have.
+        """Call one function of the library. Raises NvmlError for every answer but success, also for
+        a function that this driver does not have.
         """
         function = getattr(self._library, name, None)
         if function is None:
@@ -217,8 +217,8 @@ class Nvml:
     def _processes(
         self, kind: str, handle: ctypes.c_void_p
     ) -> list[list[dict[str, int | None]]]:
-        """The rows of the processes of one kind, ``Compute`` or ``Graphics``, as the value of its one
-        field.
+        """The rows of the processes of one kind, ``Compute`` or ``Graphics``, as the value of its
+        one field.
         """
         name = f"nvmlDeviceGet{kind}RunningProcesses_v3"
         room = FIRST_PROCESSES

@@ -1,5 +1,5 @@
-"""Checks the size of the footer of a Parquet file, which describes its columns, before a library reads
-it.
+"""Checks the size of the footer of a Parquet file, which describes its columns, before a library
+reads it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LENGTH_BYTES = 4
 def check_parquet(
     file: BinaryIO, size_bytes: int, most_bytes: int = MOST_DESCRIPTION_BYTES
 ) -> None:
-    """Raises OSError for a file whose footer is larger than ``most_bytes``: to read it would take many
-    times as much RAM. A file that is no Parquet passes; its reader will refuse it.
+    """Raises OSError for a file whose footer is larger than ``most_bytes``: to read it would take
+    many times as much RAM. A file that is no Parquet passes; its reader will refuse it.
     """
     tail_bytes = LENGTH_BYTES + len(MAGIC)
     if size_bytes < len(MAGIC) + tail_bytes:

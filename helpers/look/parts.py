@@ -1,4 +1,5 @@
-"""Tells what kind of GPU a text or a box means: an APU, a card, or one of NVIDIA's that shares the RAM.
+"""Tells what kind of GPU a text or a box means: an APU, a card, or one of NVIDIA's that shares the
+RAM.
 
 It is told by the GPU's own name or chip, never by the CPU's; parts.json has the names.
 """
@@ -45,8 +46,8 @@ _INDEX = lazy(
 
 @dataclass(frozen=True)
 class Part:
-    """One row of parts.json. ``gib`` are the memory sizes of a card and of its partitions; of a part
-    with shared memory only those that no card has, so that a total alone tells them apart.
+    """One row of parts.json. ``gib`` are the memory sizes of a card and of its partitions; of a
+    part with shared memory only those that no card has, so that a total alone tells them apart.
     """
 
     kind: str
@@ -143,7 +144,8 @@ def gpu_kind(
     bundle: Bundle | None = None,
     total_bytes: int | None = None,
 ) -> str:
-    """The kind of GPU: APU, CARD, UNIFIED or UNKNOWN. ``names`` are texts about the GPU, not the CPU.
+    """The kind of GPU: APU, CARD, UNIFIED or UNKNOWN. ``names`` are texts about the GPU, not the
+    CPU.
 
     If both a card and an APU are named, ``total_bytes`` (the memory that the failing program sees)
     decides; without it the card counts, because many processors have a small GPU beside it.
@@ -169,8 +171,9 @@ def gpu_kind(
 
 
 def _parts_in(texts: Iterable[str]) -> list[Part]:
-    """The parts that texts name; those that they name only by the number of a chip, such as gfx1100,
-    count if there are no others, since HSA_OVERRIDE_GFX_VERSION makes a chip claim another's.
+    """The parts that texts name; those that they name only by the number of a chip, such as
+    gfx1100, count if there are no others, since HSA_OVERRIDE_GFX_VERSION makes a chip claim
+    another's.
     """
     by_name = []
     by_chip = []

@@ -16,8 +16,8 @@ from .files import find, text
 
 DEVICES = "/sys/bus/pci/devices"
 GPU_CLASSES = ("0x03", "0x12")
-"""The beginnings of the classes of displays and of processing accelerators; a GPU without outputs is
-0x0380, 0x0302 or 0x1200 (pci.ids).
+"""The beginnings of the classes of displays and of processing accelerators; a GPU without outputs
+is 0x0380, 0x0302 or 0x1200 (pci.ids).
 """
 BRIDGE = "0x06"
 CLASSES = (*GPU_CLASSES, "0x0604")
@@ -28,8 +28,8 @@ AMD = "0x1002"
 """The vendor id of AMD's graphics; its processors have another one."""
 LINK = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 AWAKE = ("active", "unsupported", "")
-"""The power states in which a device's link is read: since Linux 6.18, and stable kernels of October
-2025, that would wake a device in another state (pci_config_pm_runtime_get in
+"""The power states in which a device's link is read: since Linux 6.18, and stable kernels of
+October 2025, that would wake a device in another state (pci_config_pm_runtime_get in
 drivers/pci/pci-sysfs.c).
 """
 
@@ -51,8 +51,8 @@ class PciDevice:
 
 
 def collect_pci(root: Path) -> list[JsonRow]:
-    """The table ``pci_devices``: a row for each device of CLASSES in the file tree ``root``, sorted by
-    address, without serial numbers.
+    """The table ``pci_devices``: a row for each device of CLASSES in the file tree ``root``, sorted
+    by address, without serial numbers.
     """
     top = str(root)
     rows = []
@@ -106,8 +106,8 @@ def _functions(top: str) -> dict[str, str]:
 
 
 def _target(top: str, source: str) -> str:
-    """Where a link leads, as a path inside the file tree ``top``; empty if it is no link or leads out
-    of the tree.
+    """Where a link leads, as a path inside the file tree ``top``; empty if it is no link or leads
+    out of the tree.
     """
     path = top.rstrip("/") + source
     base = os.path.realpath(top).rstrip("/")
@@ -135,8 +135,8 @@ def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
 
 
 def _is_integrated(pci: str, row: Row, rows: dict[str, Row]) -> bool | None:
-    """Whether an AMD GPU is inside the processor; None if PCI does not tell. ``rows`` are those of all
-    devices by address.
+    """Whether an AMD GPU is inside the processor; None if PCI does not tell. ``rows`` are those of
+    all devices by address.
     """
     is_display = row.text("class").startswith("0x03")
     if not is_display or row.text("vendor") != AMD:

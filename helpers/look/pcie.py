@@ -41,8 +41,8 @@ class PcieLink:
 
 
 def pcie_links(bundle: Bundle) -> tuple[PcieLink, ...]:
-    """The links of all GPUs that are not integrated and whose link is known, by sysfs where that has
-    all its numbers, else by NVML.
+    """The links of all GPUs that are not integrated and whose link is known, by sysfs where that
+    has all its numbers, else by NVML.
     """
     devices = _by_address(bundle, "pci_devices")
     nvml = _by_address(bundle, "nvml")
@@ -82,8 +82,8 @@ def _by_address(bundle: Bundle, table: str) -> dict[str, Row]:
 
 
 def _port(pci: str, devices: dict[str, Row]) -> str:
-    """The device whose link leads to the slot: on the path from the processor to an AMD GPU the first
-    of AMD's graphics, which is the card's switch; else the GPU itself.
+    """The device whose link leads to the slot: on the path from the processor to an AMD GPU the
+    first of AMD's graphics, which is the card's switch; else the GPU itself.
     """
     for address in map(pci_address, devices.get(pci, Row()).text("path").split("/")):
         if devices.get(address, Row()).text("vendor") == AMD:

@@ -1,5 +1,5 @@
-"""Reads the tables that tools print, by the words of their heads, and gives the rest of a text without
-them: people paste both with an error.
+"""Reads the tables that tools print, by the words of their heads, and gives the rest of a text
+without them: people paste both with an error.
 
 It is one reader for tables in boxes, in columns of blanks and in CSV. printed.json has the meanings
 of the heads of columns, and the lines of tools that need no head.
@@ -87,8 +87,8 @@ UNKNOWN = PrintedColumn("")
 
 @dataclass(frozen=True)
 class PrintedLine:
-    """A line that a tool printed, from ``start`` to ``end`` in the text: the head of a table if it has
-    a ``tool``, else a row.
+    """A line that a tool printed, from ``start`` to ``end`` in the text: the head of a table if it
+    has a ``tool``, else a row.
 
     ``sizes`` are (measure, pool, quantity), with None for a quantity that was not measured. ``pid``
     is None if the table lists no processes; ``parent`` and ``state`` are those of ps. ``when`` is
@@ -116,8 +116,8 @@ def printed_lines(text: str) -> tuple[PrintedLine, ...]:
 
 @lru_cache(8)
 def split_printed(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """A text with blanks in place of what tools printed into it, and (tool, output) for each of these
-    tools. All outputs of one tool are joined.
+    """A text with blanks in place of what tools printed into it, and (tool, output) for each of
+    these tools. All outputs of one tool are joined.
     """
     lines = [*_lines_of_tools(text), *_lines_of_tables(text)]
     # A line goes on with the output before it if there are only borders of a table between them.
@@ -168,8 +168,8 @@ def _lines_of_tools(text: str) -> Iterator[PrintedLine]:
 
 
 def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
-    """The heads of tables and their rows, in the order of the text. ``columns`` are those of the table
-    that is open.
+    """The heads of tables and their rows, in the order of the text. ``columns`` are those of the
+    table that is open.
     """
     columns: tuple[PrintedColumn, ...] = ()
     is_csv = False
@@ -256,8 +256,8 @@ def _head(line: str) -> tuple[PrintedColumn, ...]:
 
 
 def _head_of_ps(line: str) -> tuple[PrintedColumn, ...]:
-    """The columns that a command line asks of ps: people pipe its rows through grep, which takes the
-    head away. None for another line, and without a column of process numbers.
+    """The columns that a command line asks of ps: people pipe its rows through grep, which takes
+    the head away. None for another line, and without a column of process numbers.
     """
     command = _PS.search(line)
     if command is None:

@@ -64,8 +64,8 @@ def walk_processes(root: str) -> Iterator[JsonRow]:
 
 
 def walk_device_files(root: str) -> Iterator[JsonRow]:
-    """The table ``device_files``: a row for each GPU device file that a process has open, and for each
-    process whose open files could not be read.
+    """The table ``device_files``: a row for each GPU device file that a process has open, and for
+    each process whose open files could not be read.
 
     All open files are listed before the first fdinfo is read, which may hang in a driver.
     """
@@ -161,8 +161,8 @@ def _fdinfo(root: str, row: JsonRow) -> JsonRow:
 
 
 def processes(bundle: Bundle) -> tuple[Process, ...]:
-    """Every process in the bundle, in the order of their numbers. Empty if the table was not captured;
-    ``bundle.read("processes")`` then says why.
+    """Every process in the bundle, in the order of their numbers. Empty if the table was not
+    captured; ``bundle.read("processes")`` then says why.
     """
     text = bundle.read("processes")
     by_pid = {}

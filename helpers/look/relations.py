@@ -1,8 +1,9 @@
-"""How figures of one box or text relate: half the RAM, above what can be, two sources that differ, and
-so on. Pure.
+"""How figures of one box or text relate: half the RAM, above what can be, two sources that differ,
+and so on. Pure.
 
-RELATIONS names each relation with its meaning; a judge decides what causes it. Two figures are equal
-within their printed digits, and within what layers are known to round (units.ROUNDED, HALF_SHARE).
+RELATIONS names each relation with its meaning; a judge decides what causes it. Two figures are
+equal within their printed digits, and within what layers are known to round (units.ROUNDED,
+HALF_SHARE).
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ class _StatedFigures:
 
     @property
     def installed_ram(self) -> int:
-        """The installed RAM in bytes: as stated; else the most that MemTotal and the carve-out allow,
-        since firmware and kernel take up to INSTALLED_SHARE; 0 if neither is known.
+        """The installed RAM in bytes: as stated; else the most that MemTotal and the carve-out
+        allow, since firmware and kernel take up to INSTALLED_SHARE; 0 if neither is known.
         """
         for total in self.totals("ram-installed"):
             return total.size
@@ -210,7 +211,9 @@ def _free(stated: _StatedFigures) -> Related:
 
 
 def _free_though_used(stated: _StatedFigures, free: Figure, total: Figure) -> Related:
-    """A pool of which all is free, although a source has something in use there: the first of these."""
+    """A pool of which all is free, although a source has something in use there: the first of
+    these.
+    """
     # More than free can hide by its rounding.
     least = max(LEAST_USED_BYTES, 4 * free.precision_bytes)
     for used in stated.of("used", total.pool, "vram", "process", "gtt"):
@@ -303,8 +306,8 @@ def _cards(stated: _StatedFigures) -> Related:
 
 
 def _page_cache(stated: _StatedFigures) -> Related:
-    """A GPU that shares the RAM, whose runtime calls far less free than Linux calls available: it does
-    not count the page cache, which the kernel gives back.
+    """A GPU that shares the RAM, whose runtime calls far less free than Linux calls available: it
+    does not count the page cache, which the kernel gives back.
     """
     if stated.kind != UNIFIED:
         return

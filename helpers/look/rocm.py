@@ -1,10 +1,10 @@
-"""Reads what AMD's tools print: rocm-smi, amd-smi, rocminfo (the HSA agents with their memory pools),
-and ROCm's version files.
+"""Reads what AMD's tools print: rocm-smi, amd-smi, rocminfo (the HSA agents with their memory
+pools), and ROCm's version files.
 
 A tool's index of a GPU is neither the number of its DRM card nor its HIP index. rocm-smi's JSON has
 every value as a string. amd-smi's JSON has two roots: a bare array (ROCm 6.x, distribution builds)
-and ``{"gpu_data": [...]}`` (7.x); a value is ``{"value": n, "unit": "MB"}``, where MB is MiB, or the
-text "N/A". On an APU its ``vram`` is only the firmware's carve-out. Its process list comes from
+and ``{"gpu_data": [...]}`` (7.x); a value is ``{"value": n, "unit": "MB"}``, where MB is MiB, or
+the text "N/A". On an APU its ``vram`` is only the firmware's carve-out. Its process list comes from
 /proc/PID/fdinfo (ROCm/amdsmi src/amd_smi/fdinfo.cc): processes of other users (without root) and of
 other PID namespaces are missing. Its Python package is not used: without its library, the import
 raises KeyError and prints on stdout. rocminfo prints KB and means KiB (ROCm/rocminfo rocminfo.cc
@@ -68,8 +68,8 @@ HIDDEN_NAMES = ("N/A", "UNKNOWN")
 
 @dataclass(frozen=True)
 class SmiCard:
-    """One card with a tool's index. ``pools`` has a reading in bytes for each of POOLS; ``hip`` is its
-    HIP index, or empty.
+    """One card with a tool's index. ``pools`` has a reading in bytes for each of POOLS; ``hip`` is
+    its HIP index, or empty.
     """
 
     index: int
@@ -81,8 +81,8 @@ class SmiCard:
 
 @dataclass(frozen=True)
 class SmiProcess:
-    """A process on one card. ``name`` is empty if amd-smi does not show it to other users. ``vram`` is
-    0 for a process that only opened the device (ROCm#4411).
+    """A process on one card. ``name`` is empty if amd-smi does not show it to other users. ``vram``
+    is 0 for a process that only opened the device (ROCm#4411).
     """
 
     pci: str
@@ -119,8 +119,8 @@ class Agent:
 
 
 def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
-    """The releases of the box's ROCm installations, one for each version file, or why there are none.
-    An installation by pip or conda has no such file.
+    """The releases of the box's ROCm installations, one for each version file, or why there are
+    none. An installation by pip or conda has no such file.
     """
     versions = []
     for source in bundle.sources(VERSION_FILES):
@@ -190,8 +190,8 @@ def _address(*candidates: tuple[Text, object]) -> Reading:
 
 
 def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
-    """The pools of each card by its index, from the text or the JSON of ``--showmeminfo``. A pool that
-    rocm-smi could not read is there as not available.
+    """The pools of each card by its index, from the text or the JSON of ``--showmeminfo``. A pool
+    that rocm-smi could not read is there as not available.
     """
     printed: list[tuple[int, str, object]] = []
     for index, fields in _by_card(find_object(text)).items():
@@ -279,7 +279,9 @@ def processes(bundle: Bundle) -> tuple[SmiProcess, ...]:
 
 
 def parse_processes(text: Text, addresses: dict[int, str]) -> tuple[SmiProcess, ...]:
-    """The processes of ``amd-smi process --json``; ``addresses`` are the GPUs' PCI addresses by index."""
+    """The processes of ``amd-smi process --json``; ``addresses`` are the GPUs' PCI addresses by
+    index.
+    """
     listed = []
     for index, row in _by_gpu(text).items():
         for entry in rows(row.get("process_list")):
@@ -310,8 +312,8 @@ def agent_count(bundle: Bundle) -> Reading:
 
 
 def parse_agents(text: Text) -> tuple[Agent, ...]:
-    """The agents of rocminfo's output. In one that was cut off or filtered (``rocminfo | grep``) every
-    "Pool Info" without the line "Agent 1" before it begins an agent of its own.
+    """The agents of rocminfo's output. In one that was cut off or filtered (``rocminfo | grep``)
+    every "Pool Info" without the line "Agent 1" before it begins an agent of its own.
     """
     printed: list[_PrintedAgent] = []
     section = ""  # of the last agent: agent, pools or isas
@@ -357,8 +359,8 @@ def _agent(printed: _PrintedAgent, text: Text) -> Agent:
 
 
 def _address_of_agent(kind: str, bdf: Reading, text: Text) -> Reading:
-    """The PCI address in a GPU's BDFID: 8 bits of bus, 5 of device, 3 of function. Other agents have
-    none, and 0 or more than 16 bits is no address.
+    """The PCI address in a GPU's BDFID: 8 bits of bus, 5 of device, 3 of function. Other agents
+    have none, and 0 or more than 16 bits is no address.
     """
     if not bdf.ok:
         return text.refused("", bdf.why)

@@ -1,9 +1,9 @@
-"""Prints as JSON lines how much memory a box and one of its processes use: a program of its own, which
-takes no GPU context.
+"""Prints as JSON lines how much memory a box and one of its processes use: a program of its own,
+which takes no GPU context.
 
-A sample has the host's memory, VRAM and GTT of each amdgpu card, NVIDIA cards by NVML,
-the processes that hold memory of them, and the watched process. A number on standard input is the
-next process to watch; the end of standard input ends the program. Listing the open files of processes
+A sample has the host's memory, VRAM and GTT of each amdgpu card, NVIDIA cards by NVML, the
+processes that hold memory of them, and the watched process. A number on standard input is the next
+process to watch; the end of standard input ends the program. Listing the open files of processes
 costs most, so each sample lists those of a few processes, new ones first; then it reads one fdinfo
 file for each client that it knows.
 """
@@ -51,9 +51,9 @@ class Sampler:
     """The box whose files are under ``root``; ``pid`` is the process to watch, 0 for none.
 
     ``running`` are all processes, ``to_scan`` the same in the order in which their open files are
-    listed, ``refused`` those whose open files this user may not list. ``files`` has for each process
-    one fdinfo file for each of its clients, by (PCI address, client). ``why`` says why no NVIDIA card
-    is seen.
+    listed, ``refused`` those whose open files this user may not list. ``files`` has for each
+    process one fdinfo file for each of its clients, by (PCI address, client). ``why`` says why no
+    NVIDIA card is seen.
     """
 
     def __init__(self, root: str = "", pid: int = 0):

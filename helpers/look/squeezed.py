@@ -36,8 +36,8 @@ def lowered(text: str) -> str:
 
 
 def prefix(line: str) -> int:
-    """Where the words of a line begin, behind the times, ranks, levels and quoting marks that programs
-    and people put before them.
+    """Where the words of a line begin, behind the times, ranks, levels and quoting marks that
+    programs and people put before them.
     """
     position = 0
     for _ in range(MOST_PREFIXES):
@@ -62,8 +62,8 @@ def _blank_or_path(match: re.Match[str]) -> str:
 
 
 class Squeezed:
-    """A stretch of a text, squeezed and in lower case, is ``flat``; ``span`` tells where a part of it
-    is in the text.
+    """A stretch of a text, squeezed and in lower case, is ``flat``; ``span`` tells where a part of
+    it is in the text.
     """
 
     def __init__(self, text: str, start: int = 0, stop: int | None = None):
@@ -77,8 +77,8 @@ class Squeezed:
 
     @cached_property
     def _word_starts(self) -> tuple[list[int], list[int]]:
-        """Where each word begins in ``flat``, and where in the text. It is computed only for a stretch
-        with a message, which most stretches of a long log have not.
+        """Where each word begins in ``flat``, and where in the text. It is computed only for a
+        stretch with a message, which most stretches of a long log have not.
         """
         in_flat = []
         in_text = []

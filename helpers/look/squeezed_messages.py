@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
     Match = tuple[re.Match[str], Template]
 
-# Distances in letters of squeezed text, chosen so that the longest messages of messages.json fit and
-# the next message of a log is not taken for a part of this one.
+# Distances in letters of squeezed text, chosen so that the longest messages of messages.json fit
+# and the next message of a log is not taken for a part of this one.
 LONGEST_MESSAGE = 1600
 LONGEST_REACH = 320
 """From one clause of a message to the next."""
 ADVICE_REACH = 420
-"""From a message to the advice that its program prints below it, which names settings and backends."""
+"""From a message to the advice that its program prints below it, which names settings and backends.
+"""
 REPEAT_REACH = 120
 """From a message to the same message in other words."""
 BACKEND_BEFORE = 60
@@ -69,8 +70,8 @@ class Claims:
 
 
 def messages_in(flat: str) -> tuple[FoundRow, ...]:
-    """Every failure in a squeezed text, in its order. What two rows claim belongs to the first one in
-    the table.
+    """Every failure in a squeezed text, in its order. What two rows claim belongs to the first one
+    in the table.
     """
     rows = list(rows_among(flat))
     advice = footers(flat, rows)
@@ -127,8 +128,8 @@ def _hints_near(
 
 
 def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[FoundRow]:
-    """The messages of one row, whose stretches are added to ``claims``. A message goes on to the start
-    of the next one at most.
+    """The messages of one row, whose stretches are added to ``claims``. A message goes on to the
+    start of the next one at most.
     """
     clauses = {clause.text for clause in row.clauses}
     matches = _matches(row.forms, flat)
@@ -152,8 +153,8 @@ def _messages_of_row(row: WordingRow, flat: str, claims: Claims) -> Iterator[Fou
 def _only_repeats(
     row: WordingRow, template: Template, match: re.Match[str], previous: FoundRow
 ) -> bool:
-    """Whether a match says in other words what ``previous``, just before it, said: with another form
-    and no new value. The same form again is another failure.
+    """Whether a match says in other words what ``previous``, just before it, said: with another
+    form and no new value. The same form again is another failure.
     """
     if match.start() - previous.end >= REPEAT_REACH or template is previous.template:
         return False
@@ -210,8 +211,8 @@ class _Fields:
         self.unread: list[str] = []
 
     def take(self, template: Template, match: re.Match[str]) -> bool:
-        """Add the fields of a match; those that are there already keep their values. Returns whether
-        there was anything new.
+        """Add the fields of a match; those that are there already keep their values. Returns
+        whether there was anything new.
         """
         before = len(self.values) + len(self.unread)
         pid: int | None = None
@@ -231,8 +232,8 @@ class _Fields:
         is_new = len(self.values) + len(self.unread) > before
         if other is not None:
             self._append("others", other)
-        # The numbers and the sizes of other processes belong together in their order: without a size
-        # that could be read, the number is left out, too.
+        # The numbers and the sizes of other processes belong together in their order: without a
+        # size that could be read, the number is left out, too.
         lacks_size = other is None and "{other" in template.text
         if pid is not None and not lacks_size:
             self._append("pids", pid)
@@ -307,7 +308,8 @@ def _backend(flat: str, message: FoundRow) -> str:
 
 
 def backend_of(words: str) -> str:
-    """The backend that words in lower case name, such as ``hip`` or ``cuda``; empty if they name none.
+    """The backend that words in lower case name, such as ``hip`` or ``cuda``; empty if they name
+    none.
 
     HIP is the first in the table: a ROCm build says "CUDA error: HIPBLAS_...".
     """

@@ -37,8 +37,8 @@ ENCODING_BYTES = 400
 
 
 class TextFile(NamedTuple):
-    """What was read of one file: its first bytes, undecoded; its text; and a ``note`` that says what
-    was not read, or is empty.
+    """What was read of one file: its first bytes, undecoded; its text; and a ``note`` that says
+    what was not read, or is empty.
     """
 
     start: bytes
@@ -86,8 +86,8 @@ def _of_file(raw: io.FileIO, size_bytes: int) -> TextFile:
 
 
 def _text_file(first: bytes, last: bytes, why: str) -> TextFile:
-    """The text of its beginning and its end, with a note if there is something between them, which is
-    so if ``last`` is not empty. ``why`` is added to the note.
+    """The text of its beginning and its end, with a note if there is something between them, which
+    is so if ``last`` is not empty. ``why`` is added to the note.
     """
     coding = encoding(first)
     text = first.decode(coding, "replace")
@@ -100,8 +100,9 @@ def _text_file(first: bytes, last: bytes, why: str) -> TextFile:
 
 
 class _Stream:
-    """A pipe or a device, which is read until its end, or until a limit: ``silent_s`` seconds without
-    anything (None: no limit), the time ``until``, or STREAM_BYTES. ``bytes`` counts all that came.
+    """A pipe or a device, which is read until its end, or until a limit: ``silent_s`` seconds
+    without anything (None: no limit), the time ``until``, or STREAM_BYTES. ``bytes`` counts all
+    that came.
     """
 
     def __init__(self, file: io.FileIO):
@@ -163,8 +164,8 @@ class _Stream:
 
 
 def ends(text: str) -> tuple[str, str]:
-    """A text and an empty note; or, if it is too long, its beginning and its end, and a note that says
-    what was left out.
+    """A text and an empty note; or, if it is too long, its beginning and its end, and a note that
+    says what was left out.
     """
     if len(text) <= MOST_BYTES + END_BYTES:
         return text, ""

@@ -2,11 +2,11 @@
 configured in which file, and which the next boot would bring.
 
 ttm.pages_limit limits how much RAM all drivers together may take through TTM
-(drivers/gpu/drm/ttm/ttm_tt.c); on an APU it is the pool that HIP sees. A driver that AMD ships apart
-from the kernel has its own module, amdttm, and then only that one counts (ROCm#5595). Of files with
-the same name modprobe takes the one in /etc, else in /run, /usr/local/lib, /usr/lib, /lib; it sorts
-files by name, and takes the kernel command line last (kmod, libkmod-config.c; modprobe.d(5)). In a
-container the files are the container's own.
+(drivers/gpu/drm/ttm/ttm_tt.c); on an APU it is the pool that HIP sees. A driver that AMD ships
+apart from the kernel has its own module, amdttm, and then only that one counts (ROCm#5595). Of
+files with the same name modprobe takes the one in /etc, else in /run, /usr/local/lib, /usr/lib,
+/lib; it sorts files by name, and takes the kernel command line last (kmod, libkmod-config.c;
+modprobe.d(5)). In a container the files are the container's own.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ UNITS = {
 and limits no pool.
 """
 _ALSO = (("amdgpu", "no_system_mem_limit"), ("amdgpu", "gpu_recovery"))
-"""Parameters without a unit: the first lifts KFD's limit on RAM, the second lets a GPU that hangs be
-reset.
+"""Parameters without a unit: the first lifts KFD's limit on RAM, the second lets a GPU that hangs
+be reset.
 """
 
 
@@ -63,8 +63,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class ModuleParameter:
-    """One module parameter: its ``live`` value in sysfs, in ``unit`` (pages, MiB, GiB or empty), and
-    the same in bytes.
+    """One module parameter: its ``live`` value in sysfs, in ``unit`` (pages, MiB, GiB or empty),
+    and the same in bytes.
 
     ``settings`` are all settings of it in the order in which they take effect: the last one wins,
     so the command line wins over files. For a module that is built into the kernel, only the
@@ -109,8 +109,8 @@ class Unknown:
 
 @dataclass(frozen=True)
 class FileTime:
-    """When a boot image or a file of modprobe.d was written, in seconds since 1970: an image that is
-    older than a setting does not contain it.
+    """When a boot image or a file of modprobe.d was written, in seconds since 1970: an image that
+    is older than a setting does not contain it.
     """
 
     path: str
@@ -147,8 +147,8 @@ def parse_modprobe(text: str) -> list[tuple[int, str, str, str]]:
 
 
 def parse_cmdline(text: str) -> list[tuple[str, str, str]]:
-    """(module, name, value) of every ``module.name=value`` of a kernel command line. The words behind
-    "--" are for init.
+    """(module, name, value) of every ``module.name=value`` of a kernel command line. The words
+    behind "--" are for init.
     """
     words = _words(text)
     if "--" in words:
@@ -162,8 +162,8 @@ def parse_cmdline(text: str) -> list[tuple[str, str, str]]:
 
 
 def parse_modules(text: str) -> dict[str, tuple[str, ...]]:
-    """The modules that use each loaded module, from /proc/modules or from what lsmod prints: lines of
-    name, size, number of users, and the users' names with commas between them.
+    """The modules that use each loaded module, from /proc/modules or from what lsmod prints: lines
+    of name, size, number of users, and the users' names with commas between them.
     """
     loaded = {}
     for words in map(str.split, text.splitlines()):
@@ -207,8 +207,9 @@ def _value(word: str) -> int | str:
 
 
 def ttm_module(bundle: Bundle) -> Reading:
-    """Which TTM module amdgpu uses ("ttm", "amdttm"). Both can be loaded; the one in use lists amdgpu
-    as its user. Without a value if none is loaded, or if that does not tell which of several.
+    """Which TTM module amdgpu uses ("ttm", "amdttm"). Both can be loaded; the one in use lists
+    amdgpu as its user. Without a value if none is loaded, or if that does not tell which of
+    several.
     """
     modules = bundle.read("/proc/modules")
     loaded = parse_modules(modules.text)
@@ -230,8 +231,8 @@ def ttm_module(bundle: Bundle) -> Reading:
 
 
 def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
-    """The settings of MODULES in files of modprobe.d, in the order in which modprobe takes them, and
-    those on the kernel command line.
+    """The settings of MODULES in files of modprobe.d, in the order in which modprobe takes them,
+    and those on the kernel command line.
     """
     files: dict[str, str] = {}
     # The folder that wins comes last, and its files replace others with the same name.
@@ -252,16 +253,16 @@ def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
 
 
 def all_settings(bundle: Bundle) -> tuple[Setting, ...]:
-    """All settings of MODULES in the order in which they take effect: those of the kernel command line
-    come last and win.
+    """All settings of MODULES in the order in which they take effect: those of the kernel command
+    line come last and win.
     """
     configured, on_cmdline = settings(bundle)
     return configured + on_cmdline
 
 
 def parameters(bundle: Bundle) -> tuple[ModuleParameter, ...]:
-    """The parameters of UNITS and _ALSO that the box has, and every parameter of MODULES that is set
-    somewhere, sorted by module and name.
+    """The parameters of UNITS and _ALSO that the box has, and every parameter of MODULES that is
+    set somewhere, sorted by module and name.
     """
     settings_of: dict[tuple[str, str], list[Setting]] = {}
     for setting in all_settings(bundle):
@@ -327,8 +328,8 @@ def unknown(bundle: Bundle) -> tuple[Unknown, ...]:
 
 
 def collect_initramfs(root: Path) -> list[JsonRow]:
-    """The table ``initramfs``: path and mtime (seconds since 1970) of every boot image and every file
-    of modprobe.d; those that this user may not examine are left out.
+    """The table ``initramfs``: path and mtime (seconds since 1970) of every boot image and every
+    file of modprobe.d; those that this user may not examine are left out.
     """
     rows = []
     top = str(root).rstrip("/")

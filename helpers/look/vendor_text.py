@@ -1,5 +1,5 @@
-"""Reads what vendor tools print: JSON among warnings, sizes in their units, and the reason why there is
-no answer.
+"""Reads what vendor tools print: JSON among warnings, sizes in their units, and the reason why
+there is no answer.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def failures() -> dict[str, dict[str, list[str]]]:
 
 
 def why_nothing(text: Text, tool: str, expected: str) -> Text:
-    """The text of a tool that lacks what was expected of it, with the reason and its status: the lines
-    that contain a phrase of the tool's failures; else why the tool did not run; else how it begins.
+    """The text of a tool that lacks what was expected of it, with the reason and its status: the
+    lines that contain a phrase of the tool's failures; else why the tool did not run; else how it
+    begins.
 
     The first phrase decides the status; the lines of all are quoted, because a tool often prints
     the reason in its second line.
@@ -140,8 +141,8 @@ def word(raw: object, text: Text) -> Reading:
 def _read(
     raw: object, text: Text, unit: str, read: Callable[[str], int | str]
 ) -> Reading:
-    """The reading of what a tool has for a value, for which ``read`` gives the value of its words, or
-    raises ValueError.
+    """The reading of what a tool has for a value, for which ``read`` gives the value of its words,
+    or raises ValueError.
     """
     words = _words(raw)
     if not words:
@@ -165,8 +166,8 @@ def _whole_number(words: str) -> int:
 
 
 def _words(raw: object) -> str:
-    """The value as text in one line, without the brackets that nvidia-smi prints around words in place
-    of a value: ``[N/A]``.
+    """The value as text in one line, without the brackets that nvidia-smi prints around words in
+    place of a value: ``[N/A]``.
     """
     if raw is None:
         return ""

@@ -1,9 +1,9 @@
 """The table of failure messages (messages.json): its rows, and the compiler of their forms.
 
-helpers/ground/grammar.py has the language of forms. They are looked for in squeezed text (lower case,
-no blanks), so a message that was wrapped at any column reads like a whole one. Every pattern is
-bounded, and only the first place that fits is tried behind a gap, so no text makes the reading slow.
-A pattern is compiled once the longest words of its form are in a text.
+helpers/ground/grammar.py has the language of forms. They are looked for in squeezed text (lower
+case, no blanks), so a message that was wrapped at any column reads like a whole one. Every pattern
+is bounded, and only the first place that fits is tried behind a gap, so no text makes the reading
+slow. A pattern is compiled once the longest words of its form are in a text.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _NUMBERS = {
 class Template:
     """One form, which is compiled when it is first needed.
 
-    ``groups`` has (field, unit) for each group of ``pattern``, which fills it; both are empty for the
-    group of a gap.
+    ``groups`` has (field, unit) for each group of ``pattern``, which fills it; both are empty for
+    the group of a gap.
     """
 
     def __init__(self, text: str):
@@ -76,8 +76,8 @@ class Template:
 
     @cached_property
     def pattern(self) -> Pattern[str]:
-        """The regular expression for squeezed text. Raises ValueError for a text that is no form, or
-        has no anchor.
+        """The regular expression for squeezed text. Raises ValueError for a text that is no form,
+        or has no anchor.
         """
         if max(map(len, self.anchors), default=0) < SHORTEST:
             raise ValueError(
@@ -111,9 +111,9 @@ class Template:
         return expression + self._with_gap(gap, behind_gap)
 
     def _with_gap(self, characters: int, behind: str) -> str:
-        """A gap and the expression behind it as an atomic group: if what follows does not fit, no later
-        place is tried. Python has atomic groups from 3.11 on; before, a lookahead with a reference to
-        what it matched is one.
+        """A gap and the expression behind it as an atomic group: if what follows does not fit, no
+        later place is tried. Python has atomic groups from 3.11 on; before, a lookahead with a
+        reference to what it matched is one.
         """
         if not characters or not behind:
             return behind
@@ -130,7 +130,8 @@ class Template:
             if node.optional:
                 expression += "?"
             return expression
-        # A wrapped line that begins with one of these has lost it, since it may be a mark of quoting.
+        # A wrapped line that begins with one of these has lost it, since it may be a mark of
+        # quoting.
         words = re.escape(squeeze(str(node)))
         return words.replace(">", ">?").replace(r"\#", r"\#?")
 
@@ -214,8 +215,8 @@ def meaning(row_id: str) -> str:
 
 
 def form_of(row_id: str, flat: str) -> list[Node]:
-    """The parts of the form of a row that a squeezed text has, or of the row's first form; empty for a
-    row without forms.
+    """The parts of the form of a row that a squeezed text has, or of the row's first form; empty
+    for a row without forms.
     """
     forms = list(map(Template, _forms(_columns().get(row_id, {}))))
     for template in forms:

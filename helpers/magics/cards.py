@@ -195,8 +195,9 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
 
 
 def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
-    """What a holder is, its part with most of the memory, and the line that put that part there; for
-    an error the largest variables of its calls, and for tensors without a name why they have none.
+    """What a holder is, its part with most of the memory, and the line that put that part there;
+    for an error the largest variables of its calls, and for tensors without a name why they have
+    none.
 
     ``after_free``: `%vram free` has just let go of what it could.
     """
@@ -226,7 +227,8 @@ def _description(holder: Holder, holdings: Holdings, after_free: bool) -> str:
 
 
 def _nameless(holder: Holder, holdings: Holdings, after_free: bool) -> str:
-    """What tensors are that no name leads to, by the kind of their holder: library, graph or circle.
+    """What tensors are that no name leads to, by the kind of their holder: library, graph or
+    circle.
 
     ``after_free``: `%vram free` has just collected all circles, so those that are left have a
     library's reference.
@@ -262,8 +264,9 @@ def _tensors(count: int) -> str:
 
 
 def _owners_of_graphs(holdings: Holdings) -> str:
-    """The names of the holders with a graph, at most MOST_OWNERS: one of them has the graphs without
-    an owner, and torch before 2.13 does not show which. A variable, where no holder has a graph.
+    """The names of the holders with a graph, at most MOST_OWNERS: one of them has the graphs
+    without an owner, and torch before 2.13 does not show which. A variable, where no holder has a
+    graph.
     """
     owners = [holder.name for holder in holdings.holders if holder.has_graph]
     if not owners:

@@ -151,7 +151,8 @@ def _events(torch: ModuleType) -> list[list[AllocatorEntry]]:
 
 def _read(events: list[AllocatorEntry]) -> Ledger:
     """What the events of one device add up to. A free of a block from before the cell changes
-    nothing. Other actions are left out: ``free_completed`` repeats a free, and segments are no blocks.
+    nothing. Other actions are left out: ``free_completed`` repeats a free, and segments are no
+    blocks.
     """
     ledger = Ledger()
     for event in events:

@@ -79,8 +79,8 @@ def own_frame(frames: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
     none is. The innermost frame comes first.
     """
     for file, line in frames:
-        # The snapshot may have frames of C++, too; a cell's own file begins with <ipython in IPython's
-        # terminal.
+        # The snapshot may have frames of C++, too; a cell's own file begins with <ipython in
+        # IPython's terminal.
         is_python = file.endswith(".py") or file.startswith("<ipython")
         if is_python and is_own(file):
             return file, line

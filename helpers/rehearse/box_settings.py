@@ -13,8 +13,9 @@ from helpers.settings.table import CONF_NAMES
 
 @dataclass(frozen=True)
 class BoxSettings:
-    """``conf``: the allocator's settings (None: the program's own); ``extra``: the other variables of
-    a box that decide what torch allocates; ``taken``: what was taken over from the box, a line each.
+    """``conf``: the allocator's settings (None: the program's own); ``extra``: the other variables
+    of a box that decide what torch allocates; ``taken``: what was taken over from the box, a line
+    each.
     """
 
     conf: str | None

@@ -12,8 +12,8 @@ from helpers.rehearse.words import WORDS
 
 
 def between_buckets(first: Rehearsal, holding: Rehearsal) -> Rehearsal:
-    """The ``first`` run, with the difference to the run ``holding`` the old buckets as memory that it
-    may need more (``more_bytes``). The first run as it is where the run ``holding`` them did not
+    """The ``first`` run, with the difference to the run ``holding`` the old buckets as memory that
+    it may need more (``more_bytes``). The first run as it is where the run ``holding`` them did not
     fit, so that its peak is no measure, or reserved no more.
     """
     least_bytes = first.reserved_bytes

@@ -159,8 +159,9 @@ def _build_stand_ins(names: Sequence[str], folder: Path) -> None:
 
 
 def _build_empty(name: str, folder: Path, versioned: bool) -> None:
-    """Build a library of that name without a function. It needs libvendor.so, so that the loader also
-    loads the stand-ins. ``versioned``: torch asks for symbols with the library's name as version.
+    """Build a library of that name without a function. It needs libvendor.so, so that the loader
+    also loads the stand-ins. ``versioned``: torch asks for symbols with the library's name as
+    version.
     """
     argv = [*SHARED, f"-Wl,-soname,{name}", "-o", f"{folder / name}"]
     argv += ["-x", "c", "/dev/null", "-Wl,--no-as-needed", *_beside(folder)]

@@ -66,8 +66,8 @@ def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
 
 
 def as_it_was(command: Sequence[str], folder: Path) -> list[str]:
-    """The command for the work tree around ``folder``: a script with a full path into this repository
-    gets its path there, else both runs would use the file that is here now.
+    """The command for the work tree around ``folder``: a script with a full path into this
+    repository gets its path there, else both runs would use the file that is here now.
     """
     top = git("rev-parse", "--show-toplevel")[0]
     tree = git("rev-parse", "--show-toplevel", cwd=folder)[0]

@@ -58,8 +58,8 @@ EXPANDABLE = "expandable_segments:True"
 
 
 class NoRepeat(Exception):
-    """A repeat that was left out, or says nothing about the first run: why, in words that follow its
-    name and a colon.
+    """A repeat that was left out, or says nothing about the first run: why, in words that follow
+    its name and a colon.
     """
 
 
@@ -192,8 +192,8 @@ class Repeats:
     def _once(
         self, name: str, card: GpuCard, conf: str | None, share_s: float
     ) -> Rehearsal:
-        """One repeat, of at most ``share_s`` seconds, with its trace under ``name``. Raises NoRepeat
-        where it says nothing about the first run.
+        """One repeat, of at most ``share_s`` seconds, with its trace under ``name``. Raises
+        NoRepeat where it says nothing about the first run.
         """
         if share_s < self.first.seconds:
             raise NoRepeat("it did not run: no time was left")

@@ -14,8 +14,8 @@ from helpers.rehearse.torches import NEEDS, Torch
 from helpers.rehearse.words import PROGRAMS, WORDS
 
 COMPILED = "compiled"
-"""The folder in the record of a run for what torch.compile makes. Each run compiles anew: the peak of
-a run that finds compiled code in a cache is another one.
+"""The folder in the record of a run for what torch.compile makes. Each run compiles anew: the peak
+of a run that finds compiled code in a cache is another one.
 """
 
 

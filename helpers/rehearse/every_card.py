@@ -17,8 +17,8 @@ from helpers.tell.values import Column
 
 @dataclass(frozen=True)
 class Fitting:
-    """A card on which a program fits. ``name``: its key in the table of cards; ``rehearsal``: on it,
-    or on a larger card of the same capability whose reserved peak this one can hold.
+    """A card on which a program fits. ``name``: its key in the table of cards; ``rehearsal``: on
+    it, or on a larger card of the same capability whose reserved peak this one can hold.
     """
 
     name: str
@@ -57,8 +57,8 @@ def _fitting(
 ) -> list[Fitting]:
     """The cards on which a program fits, of a ``group`` of one capability, the largest first.
 
-    Where a card has as much as the program reserved on a larger one, no rehearsal is needed: torch's
-    allocator gets the same requests and answers the same.
+    Where a card has as much as the program reserved on a larger one, no rehearsal is needed:
+    torch's allocator gets the same requests and answers the same.
     """
     fitting: list[Fitting] = []
     last: Rehearsal | None = None

@@ -26,9 +26,9 @@ OF_LAUNCHERS = {"ChildFailedError", "CellExecutionError", "PapermillExecutionErr
 
 
 def whose_fault(recording: Recording, reports: Reports, torch: str = "") -> str:
-    """Whose fault a failure is, and why, as "the program: it asked ...". In this order it follows from
-    a setting that torch refused, from a function without a stand-in that an error names, from the
-    errors, from the signal that ended the program. ``torch``: the release that ran.
+    """Whose fault a failure is, and why, as "the program: it asked ...". In this order it follows
+    from a setting that torch refused, from a function without a stand-in that an error names, from
+    the errors, from the signal that ended the program. ``torch``: the release that ran.
     """
     for process in recording.processes:
         trouble = refused_setting(process, torch)
@@ -66,8 +66,8 @@ def refused_setting(process: Mapping[str, Any], torch: str) -> SettingsTrouble |
 
 
 def _fault_of_end(errors: str, signal_of_end: str, reports: Reports) -> dict[str, str]:
-    """The row of words.json (``whose`` and ``says``) for a program's last errors, else for the signal
-    that ended it.
+    """The row of words.json (``whose`` and ``says``) for a program's last errors, else for the
+    signal that ended it.
     """
     ending = errors
     if not errors:

@@ -19,14 +19,14 @@ from helpers.trials.user_program import PYTHON
 OF_EACH_RUN = re.compile(r"(CASEBOOK|FAKE)_\w+|CUDA_VISIBLE_DEVICES|PWD")
 """Variables that each run has for itself, and that nothing reads while torch is imported."""
 MOST_BYTES = 4096
-"""Room for the variable CASEBOOK_RECORD, a path, by which the processes of a run are recognized: each
-fork writes its own over that of the Python from which it is forked (under_torch/forking.py).
+"""Room for the variable CASEBOOK_RECORD, a path, by which the processes of a run are recognized:
+each fork writes its own over that of the Python from which it is forked (under_torch/forking.py).
 """
 
 
 class Forks:
-    """A Python that has imported torch, and from which later runs of a script are forked; a context,
-    with which it ends.
+    """A Python that has imported torch, and from which later runs of a script are forked; a
+    context, with which it ends.
 
     It starts after the first run (``learn``), if that has shown that a fork does what a Python of
     its own does.
@@ -49,8 +49,8 @@ class Forks:
         self.scratch.cleanup()
 
     def before(self, argv: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """The words that, before ``argv``, let it run as a fork; empty where there is nothing to fork
-        from, or where a fork with these variables might do something else.
+        """The words that, before ``argv``, let it run as a fork; empty where there is nothing to
+        fork from, or where a fork with these variables might do something else.
         """
         if self.process is None or not _is_script(argv) or argv[0] != self.python:
             return []
@@ -74,8 +74,8 @@ class Forks:
         reports: Reports,
         prefix: Sequence[str],
     ) -> None:
-        """Start that Python after a run of ``argv`` with these ``reports``, if its script imports torch
-        itself, and before it changes its environment.
+        """Start that Python after a run of ``argv`` with these ``reports``, if its script imports
+        torch itself, and before it changes its environment.
 
         ``prefix``: words before the command of that Python (same_addresses in run.py).
         """

@@ -1,7 +1,7 @@
 """What a branch changes at the peak, for GitHub Actions: a summary of the job, and notes at lines.
 
-The summary is Markdown (docs.github.com, "Adding a job summary"); a note is a workflow command, whose
-values are escaped as "Workflow commands for GitHub Actions" says.
+The summary is Markdown (docs.github.com, "Adding a job summary"); a note is a workflow command,
+whose values are escaped as "Workflow commands for GitHub Actions" says.
 """
 
 from __future__ import annotations
@@ -148,5 +148,7 @@ def _size(size: int | None) -> str:
 
 
 def _code(text: str) -> str:
-    """Text as code in a cell of a table, without the characters that would end the code or the cell."""
+    """Text as code in a cell of a table, without the characters that would end the code or the
+    cell.
+    """
     return "`" + re.sub(r"[|`\n\r]", " ", text) + "`"

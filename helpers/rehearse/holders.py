@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The file that all processes of a rehearsal write (struct holders in device.c) has numbers of 64 bits:
-# how many processes there were, and the most bytes of each card that all held together; then for each
-# process what ABOUT counts, what it holds of each card now, and the most that it held of each.
+# The file that all processes of a rehearsal write (struct holders in device.c) has numbers of 64
+# bits: how many processes there were, and the most bytes of each card that all held together; then
+# for each process what ABOUT counts, what it holds of each card now, and the most that it held of
+# each.
 MOST_CARDS = 16
 HEAD = 1 + MOST_CARDS
 ABOUT = 4
@@ -20,8 +21,8 @@ EACH = ABOUT + 2 * MOST_CARDS
 @dataclass(frozen=True)
 class RehearsedProcess:
     """A process. ``parent``: the number of the one that started it; ``born``, ``last``: when it
-    began, and when it last took or gave back memory (nanoseconds); ``peaks``: the most bytes that it
-    held of each card.
+    began, and when it last took or gave back memory (nanoseconds); ``peaks``: the most bytes that
+    it held of each card.
     """
 
     pid: int

@@ -11,7 +11,8 @@ PROGRAM = (
     Path(__file__).resolve().parents[1] / "trials" / "under_torch" / "train_model.py"
 )
 CHECK_S = 300.0
-"""How long the check of a model may take: far more than its import of transformers and peft does."""
+"""How long the check of a model may take: far more than its import of transformers and peft does.
+"""
 WAYS = {"full": "mixed", "lora": "bf16", "qlora": "bf16"}
 """What of a model is trained (--train), and the precision where none is given, which is our choice:
 mixed, float32 weights computed in bfloat16, for a whole model; bf16 for adapters.

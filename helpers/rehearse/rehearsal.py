@@ -89,8 +89,8 @@ class Rehearsal:
     at_least: bool = False
     """One of its processes died, so the peaks are those that it had reached."""
     stopped: str = ""
-    """The limit that ended it from inside, "--steps" or "--seconds"; empty where none did, also where
-    SIGTERM ended it (STOPPED).
+    """The limit that ended it from inside, "--steps" or "--seconds"; empty where none did, also
+    where SIGTERM ended it (STOPPED).
     """
     steps: int = 0
     """Steps of an optimizer that it made."""
@@ -112,7 +112,8 @@ class Rehearsal:
     """
     limits: RehearsalLimits = UNLIMITED
     has_buckets: bool = False
-    """As one rank without the others, it exchanged gradients in DistributedDataParallel's buckets."""
+    """As one rank without the others, it exchanged gradients in DistributedDataParallel's buckets.
+    """
     compiled: int = 0
     """How many functions that torch.compile returned were called."""
 
@@ -131,8 +132,8 @@ class Rehearsal:
         return f"it ended with exit code {self.exit_code}"
 
     def peak_until_step(self, step: int) -> int:
-        """The most that was allocated until that step of an optimizer began (the first is 1); 0 where
-        the program did not make so many.
+        """The most that was allocated until that step of an optimizer began (the first is 1); 0
+        where the program did not make so many.
         """
         if self.steps < step:
             return 0
@@ -151,8 +152,8 @@ class Rehearsal:
 
     @property
     def reserved_between(self) -> tuple[int, int] | None:
-        """The least and the most that the reserved peak may be on a real card with cuDNN; None where
-        cuDNN does not decide.
+        """The least and the most that the reserved peak may be on a real card with cuDNN; None
+        where cuDNN does not decide.
 
         What its workspaces leave in the cache is used again, so that the reserved peak may be lower
         than without them, but not below what was allocated.
@@ -191,8 +192,8 @@ class Rehearsal:
     def left_bytes(self) -> int:
         """What the fullest card has left at the peak, with the most that workspaces may take.
 
-        Where a request fails, an expandable segment takes all that is left of the card, and gives it
-        back: then what one process held of a card says nothing, and torch's own peak counts.
+        Where a request fails, an expandable segment takes all that is left of the card, and gives
+        it back: then what one process held of a card says nothing, and torch's own peak counts.
         """
         filled_the_card = self.expandable and self.retries > 0
         counted = self.devices
@@ -213,8 +214,8 @@ class Rehearsal:
 
     @property
     def fits(self) -> bool:
-        """It ended well, without an out-of-memory or although memory ran out, and the processes that
-        share a card fit on it together.
+        """It ended well, without an out-of-memory or although memory ran out, and the processes
+        that share a card fit on it together.
         """
         # A process may end with an error, although the program that started it ends with 0.
         went_on = self.ooms == 0 or not self.error
@@ -227,8 +228,8 @@ class Rehearsal:
 
     @property
     def between(self) -> bool:
-        """It fits with the least that workspaces, or DistributedDataParallel's buckets, may take, and
-        not with the most (``more_bytes``).
+        """It fits with the least that workspaces, or DistributedDataParallel's buckets, may take,
+        and not with the most (``more_bytes``).
         """
         return self.fits and self.most_reserved_bytes > self.usable_bytes
 

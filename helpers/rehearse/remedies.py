@@ -161,8 +161,8 @@ def rehearse_study(
             if control_arm.workload.command:
                 lines += rehearsal.trust
             else:
-                # The last line is about what no rehearsal counts. Of the rest a built-in workload is
-                # known to hold.
+                # The last line is about what no rehearsal counts. Of the rest a built-in workload
+                # is known to hold.
                 lines += rehearsal.trust[-1:]
         on_row(by_remedy[name])
     rows = tuple(by_remedy[row.remedy] for row in study.rows)
@@ -170,8 +170,8 @@ def rehearse_study(
 
 
 def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
-    """A row of the fix table with what two rehearsals showed. The effect is ``predicted`` from them,
-    unless an audit settled it or one of the two has no peak that decides.
+    """A row of the fix table with what two rehearsals showed. The effect is ``predicted`` from
+    them, unless an audit settled it or one of the two has no peak that decides.
     """
     row = replace(row, measured=measured_words(control, treated))
     peak = _decided_peak(treated)
@@ -194,7 +194,9 @@ def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
 
 
 def _decided_peak(rehearsal: Rehearsal) -> PredictedPeak | None:
-    """The reserved peak, and whether the work fits with it; None where this is not known for certain."""
+    """The reserved peak, and whether the work fits with it; None where this is not known for
+    certain.
+    """
     if rehearsal.failed_otherwise or rehearsal.between:
         return None
     if not rehearsal.peak_reserved_bytes:

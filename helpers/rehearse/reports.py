@@ -12,15 +12,15 @@ from helpers.look import files
 
 Report = Mapping[str, Any]
 """What Witness.report says of a process, and two things that read_reports adds: ``missing``,
-functions of libraries that were called and have no stand-in, and ``forked``, how many processes of the whole
-rehearsal used the GPU after a fork.
+functions of libraries that were called and have no stand-in, and ``forked``, how many processes of
+the whole rehearsal used the GPU after a fork.
 """
 Reports = Sequence[Report]
 ValueRead = Mapping[str, Any]
-"""One of a report's ``reads``: a value of the card that an operator ``op`` read back ``times`` times
-although it was not computed. ``sizes``: the size of a result depends on it; ``inside``: the file of
-torch that read it; ``where``: the line of the program, empty in the backward pass; ``collective``:
-the one by which a rank without the others got it, else empty.
+"""One of a report's ``reads``: a value of the card that an operator ``op`` read back ``times``
+times although it was not computed. ``sizes``: the size of a result depends on it; ``inside``: the
+file of torch that read it; ``where``: the line of the program, empty in the backward pass;
+``collective``: the one by which a rank without the others got it, else empty.
 """
 
 
@@ -42,8 +42,8 @@ def is_exact(reports: Reports) -> bool:
 
 
 def reads(reports: Reports, sizes: bool) -> list[ValueRead]:
-    """Reads of unknown values, the most frequent first: those on which the size of a result depends,
-    or the others.
+    """Reads of unknown values, the most frequent first: those on which the size of a result
+    depends, or the others.
     """
     rows = chain.from_iterable(report["reads"] for report in reports)
     wanted = [row for row in rows if row["sizes"] is sizes]

@@ -54,7 +54,8 @@ from helpers.rehearse.torches import Torch, interpreter
 from helpers.rehearse.trust import cudnn_at_once, trust, workspace_bytes
 
 TERM_S = 3.0
-"""Seconds that a rehearsal has to end after SIGTERM. Our choice: so long a user waits after Ctrl-C."""
+"""Seconds that a rehearsal has to end after SIGTERM. Our choice: so long a user waits after Ctrl-C.
+"""
 SETARCH_S = 10.0
 """How long ``setarch true``, which ends at once, may take on a busy machine."""
 DIED = "killed or crashed"
@@ -348,8 +349,8 @@ def _first_oom(
 
 
 def _read_trace(recording: Recording) -> TraceFacts:
-    """What the trace says; one stream and no more where there is none. The trace of a rehearsal that
-    SIGTERM ended is not read: whoever sent it does not want to wait.
+    """What the trace says; one stream and no more where there is none. The trace of a rehearsal
+    that SIGTERM ended is not read: whoever sent it does not want to wait.
     """
     if recording.exit_code == STOPPED:
         return TraceFacts(streams=0)

@@ -1,7 +1,7 @@
 """The smallest card on which a program finishes, and the largest batch with which it does.
 
-Each answer is a pair of rehearsals, one that finished and one that did not; a replay in the model of
-the allocator only says where to look first.
+Each answer is a pair of rehearsals, one that finished and one that did not; a replay in the model
+of the allocator only says where to look first.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ValueSearch:
     beyond: int | None = None
 
     def fits(self, value: int) -> bool:
-        """Whether the program finished with that value. Raises SearchError where it failed for another
-        reason than memory.
+        """Whether the program finished with that value. Raises SearchError where it failed for
+        another reason than memory.
         """
         if value not in self.done:
             self.done[value] = self.run(value)
@@ -130,16 +130,16 @@ def find_batch(run: Callable[[int], Rehearsal], start: int) -> ValueSearch:
 
 
 def with_argument(command: Sequence[str], argument: str, value: int | str) -> list[str]:
-    """The command with another value of ``argument``, which may be given with or without its dashes.
-    Raises SearchError where the command does not have it.
+    """The command with another value of ``argument``, which may be given with or without its
+    dashes. Raises SearchError where the command does not have it.
     """
     at, before, _ = _place(command, argument)
     return [*command[:at], f"{before}{value}", *command[at + 1 :]]
 
 
 def start_of(command: Sequence[str], argument: str) -> int:
-    """The value that the command gives the argument. Raises SearchError where that is no whole number
-    above 0.
+    """The value that the command gives the argument. Raises SearchError where that is no whole
+    number above 0.
     """
     _, _, text = _place(command, argument)
     if not text.isdigit() or int(text) < 1:

@@ -26,7 +26,8 @@ SIZE_WORDS = "0.6 to 0.8 GB to download, 1.2 to 1.6 GB on disk"
 1.6 GB.
 """
 NEEDED_BYTES = 4 << 30
-"""Free disk that an installation asks for: the wheel and what is unpacked of it, and some to spare."""
+"""Free disk that an installation asks for: the wheel and what is unpacked of it, and some to spare.
+"""
 PIP_S = 3600.0
 """How long pip may take: 0.8 GB over 2 Mbit/s."""
 NEEDS = "needs"
@@ -39,8 +40,8 @@ class NotReady(ValueError):
 
 @dataclass(frozen=True)
 class Torch:
-    """A CUDA build of torch. ``folder``: it holds the folder torch; ``version``: as torch prints it;
-    ``is_users``: it is the user's own, and was not downloaded.
+    """A CUDA build of torch. ``folder``: it holds the folder torch; ``version``: as torch prints
+    it; ``is_users``: it is the user's own, and was not downloaded.
     """
 
     folder: Path
@@ -49,8 +50,8 @@ class Torch:
 
 
 def cache_folder(folder: str = "") -> Path:
-    """The folder for all that rehearsals install or build: ``folder``, else vram-casebook/rehearse in
-    XDG_CACHE_HOME, else in ~/.cache.
+    """The folder for all that rehearsals install or build: ``folder``, else vram-casebook/rehearse
+    in XDG_CACHE_HOME, else in ~/.cache.
     """
     if folder:
         return Path(folder).absolute()
@@ -61,8 +62,8 @@ def cache_folder(folder: str = "") -> Path:
 
 
 def remove(folder: Path) -> int:
-    """Delete the cache folder. Returns the bytes that it held; raises NotReady where it holds what no
-    rehearsal put there.
+    """Delete the cache folder. Returns the bytes that it held; raises NotReady where it holds what
+    no rehearsal put there.
     """
     if not folder.is_dir():
         return 0

@@ -25,8 +25,8 @@ def trust(
     streams: int,
     limits: RehearsalLimits = UNLIMITED,
 ) -> list[str]:
-    """What a rehearsal took for granted, a line each. First what depends on values of the card, last
-    what no rehearsal counts. ``streams``: how many the trace has; 0: it was not read.
+    """What a rehearsal took for granted, a line each. First what depends on values of the card,
+    last what no rehearsal counts. ``streams``: how many the trace has; 0: it was not read.
     """
     sentences = WORDS["says"]
     lines = _assumed_sizes(reports, limits)
@@ -71,8 +71,8 @@ def _assumed_sizes(reports: Reports, limits: RehearsalLimits) -> list[str]:
 
 
 def _values_read(reports: Reports) -> list[str]:
-    """Lines about values that the program read back and that were not computed: those whose effect is known,
-    by the file of torch that reads them, then the others, by their places.
+    """Lines about values that the program read back and that were not computed: those whose effect
+    is known, by the file of torch that reads them, then the others, by their places.
     """
     sentences = WORDS["says"]
     effects = WORDS["known"]
@@ -139,8 +139,8 @@ def workspace_bytes(reports: Reports, cudnn_bytes: int) -> int:
 def workspaces(reports: Reports, cudnn_bytes: int) -> Iterator[tuple[int, str]]:
     """The most that each library may take beside what was counted for it, in bytes and as a line.
 
-    ``cudnn_bytes``: what was counted for each call of cuDNN; above 0 the user said how much it takes,
-    and no range is left.
+    ``cudnn_bytes``: what was counted for each call of cuDNN; above 0 the user said how much it
+    takes, and no range is left.
     """
     for row in WORDS["workspaces"]:
         counts = [report["counts"].get(row["count"], 0) for report in reports]

@@ -31,11 +31,11 @@ def answer(
     run_next: tuple[str, str] = ("", ""),
     beside: Sequence[str] = (),
 ) -> list[str]:
-    """The answer in lines of a terminal: whether the program fits and why not, then what to do, then
-    the evidence, and last what the rehearsal takes for granted.
+    """The answer in lines of a terminal: whether the program fits and why not, then what to do,
+    then the evidence, and last what the rehearsal takes for granted.
 
-    ``verdict``: on its recording; ``run_next``: for a program that does not fit, what a command does
-    about it, and that command, both empty for none; ``beside``: more lines for the end.
+    ``verdict``: on its recording; ``run_next``: for a program that does not fit, what a command
+    does about it, and that command, both empty for none; ``beside``: more lines for the end.
     """
     lines = [*map(bold, wrapped(headline(rehearsal, verdict), columns=SCREEN))]
     below: list[str] = []
@@ -59,8 +59,8 @@ def will_run_out(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
 
 
 def _is_why(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
-    """Whether a verdict on the recording says why a program does not fit: it is one on a failure, and
-    memory ran out, or will run out.
+    """Whether a verdict on the recording says why a program does not fit: it is one on a failure,
+    and memory ran out, or will run out.
     """
     if verdict is None or verdict.state:  # healthy, or aside: no cause of a failure
         return False
@@ -226,8 +226,8 @@ def may_not_fit(rehearsal: Rehearsal) -> bool:
 
 
 def next_step(rehearsal: Rehearsal) -> str:
-    """What to do after a rehearsal that ended well. The first that applies: to see its end, to leave
-    no range of the peak, to use the GPU, to count the GPU context.
+    """What to do after a rehearsal that ended well. The first that applies: to see its end, to
+    leave no range of the peak, to use the GPU, to count the GPU context.
     """
     if rehearsal.stopped:
         return f"run it to its end, without {rehearsal.stopped}"
@@ -325,8 +325,8 @@ def where_recorded(trace: Path) -> str:
 
 def several(runs: Sequence[Rehearsal]) -> list[str]:
     """The peaks of several runs of one program in a line: of ranks, without and with torch.compile,
-    or with few and many elements (--values between). Of ``runs``, the last one has the highest peak,
-    or is compiled. No line for one run.
+    or with few and many elements (--values between). Of ``runs``, the last one has the highest
+    peak, or is compiled. No line for one run.
     """
     if len(runs) < 2:
         return []

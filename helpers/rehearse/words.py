@@ -1,4 +1,6 @@
-"""What a rehearsal takes for granted, as rows: words.json, whose ``about`` says what each key holds."""
+"""What a rehearsal takes for granted, as rows: words.json, whose ``about`` says what each key
+holds.
+"""
 
 from __future__ import annotations
 

@@ -196,8 +196,8 @@ class Shown:
     def text(self, columns: int | None = None) -> str:
         """The table as text with the lines above and below it.
 
-        ``columns`` is the width of a terminal (0: this one's): a wider table is wrapped to it. None:
-        nothing is wrapped.
+        ``columns`` is the width of a terminal (0: this one's): a wider table is wrapped to it.
+        None: nothing is wrapped.
         """
         if columns == 0:
             columns = shutil.get_terminal_size().columns

@@ -1,8 +1,8 @@
 """The memory of a box as views: its GPUs and their links, each layer's pools, the processes that
 hold memory, and the events of the kernel log.
 
-Rows keep the order in which the caller gives them. ``columns`` takes headings with the rules by which
-cells may leave this machine: ``GPU:pci``.
+Rows keep the order in which the caller gives them. ``columns`` takes headings with the rules by
+which cells may leave this machine: ``GPU:pci``.
 """
 
 from __future__ import annotations

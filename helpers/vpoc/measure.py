@@ -132,9 +132,8 @@ def measure(
             why = f"{ended.signal or ended.how}: {ended.last_line}"
             return replace(failed, status=status, why=why)
         table = None
-        if (
-            out.is_file()
-        ):  # a child that failed, or was not asked for counts, writes none
+        if out.is_file():
+            # a child that failed, or was not asked for counts, writes none
             table = np.fromfile(out, store.layout.counts).reshape(-1, store.layout.bins)
     reply = replies[-1]
     return replace(

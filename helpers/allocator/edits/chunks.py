@@ -1,5 +1,6 @@
-"""Predicts a line that works in chunks, one at a time: ``train.py:82 / 8``. A *call* is one run of the
-line, as the numbers of the requests made during it; a *chain* is a tensor and those computed from it.
+"""Predicts a line that works in chunks, one at a time: ``train.py:82 / 8``. A *call* is one run of
+the line, as the numbers of the requests made during it; a *chain* is a tensor and those computed
+from it.
 
 The requests of the line become as small as a chunk, and so do the tensors that are computed from
 them with as many values, and the gradients of these. A reduced result, such as a sum over the
@@ -24,8 +25,8 @@ masks, statistics and the like beside it.
 
 
 def made_smaller(requests: Requests, calls: list[list[int]]) -> set[int]:
-    """The numbers of the requests that become as small as a chunk: of each call all requests except a
-    result that is put together, the requests of their chains, and the gradients of these.
+    """The numbers of the requests that become as small as a chunk: of each call all requests except
+    a result that is put together, the requests of their chains, and the gradients of these.
     """
     smaller: set[int] = set()
     for call in calls:
@@ -42,9 +43,9 @@ def made_smaller(requests: Requests, calls: list[list[int]]) -> set[int]:
 
 
 def _is_put_together(requests: Requests, call: list[int], request: int) -> bool:
-    """Whether a request is the result into which all chunks of a call are put together: it is the last
-    of the call, outlives the call, and is less than half as large as the call's largest request. A
-    request below LARGE_BYTES is no such result: it is too small to matter.
+    """Whether a request is the result into which all chunks of a call are put together: it is the
+    last of the call, outlives the call, and is less than half as large as the call's largest
+    request. A request below LARGE_BYTES is no such result: it is too small to matter.
     """
     size = requests.size
     outlives_call = requests.asked_at(request + 1) < requests.until[request]
@@ -53,9 +54,10 @@ def _is_put_together(requests: Requests, call: list[int], request: int) -> bool:
 
 
 def _computed_from(requests: Requests, request: int) -> list[int]:
-    """The chain of a request, itself first: the requests for tensors that are computed from it with as
-    many values. These follow in the forward pass, within NEAR requests, and are of its size, or of
-    twice or half of that after a cast. A large request of another size ends the chain (IN_THE_WAY).
+    """The chain of a request, itself first: the requests for tensors that are computed from it with
+    as many values. These follow in the forward pass, within NEAR requests, and are of its size, or
+    of twice or half of that after a cast. A large request of another size ends the chain
+    (IN_THE_WAY).
     """
     sizes = requests.size
     size = int(sizes[request])
@@ -73,9 +75,9 @@ def _computed_from(requests: Requests, request: int) -> list[int]:
 
 
 def _gradients(requests: Requests, chain: list[int], saved: list[int]) -> list[int]:
-    """The gradients of a chain: at most as many requests as the chain has. They are the first requests
-    of the backward pass that have a size of the chain and are near the first free of a tensor that the
-    graph saved. ``saved``: the requests of the chain that a backward pass frees.
+    """The gradients of a chain: at most as many requests as the chain has. They are the first
+    requests of the backward pass that have a size of the chain and are near the first free of a
+    tensor that the graph saved. ``saved``: the requests of the chain that a backward pass frees.
     """
     wanted: set[int] = set()
     for member in chain:

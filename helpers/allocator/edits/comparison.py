@@ -64,9 +64,9 @@ class EditComparison:
 
 
 def compare_edits(study: Study, edits: Sequence[Edit]) -> EditComparison:
-    """The what-if without the edits and with all of them, each made to the result of the one before;
-    without any edit the two are the same. Raises ValueError in one line for an edit that cannot be
-    made.
+    """The what-if without the edits and with all of them, each made to the result of the one
+    before; without any edit the two are the same. Raises ValueError in one line for an edit that
+    cannot be made.
     """
     results: list[Edited] = []
     trace = study.trace
@@ -86,9 +86,9 @@ def compare_edits(study: Study, edits: Sequence[Edit]) -> EditComparison:
 def lines_that_save(
     study: Study, answer: WhatIf, verdict: Verdict
 ) -> tuple[list[LineEdit], list[str]]:
-    """The lines whose change saves the run, ranked; and a note on why none are ranked, if the trace is
-    too long or the program keeps more with each step. Both are empty where the default settings pass,
-    and where the trace has no line of the program. ``answer`` and ``verdict``: of the study.
+    """The lines whose change saves the run, ranked; and a note on why none are ranked, if the trace
+    is too long or the program keeps more with each step. Both are empty where the default settings
+    pass, and where the trace has no line of the program. ``answer`` and ``verdict``: of the study.
     """
     if verdict.cause == "user-leak":
         return [], [PUT_OFF]

@@ -61,8 +61,8 @@ class Edit:
         return ASSUMED[self.kind].format(n=self.chunks)
 
     def is_line_of(self, frame: str) -> bool:
-        """Whether a frame of a stack is at the edited line. A frame may have folders before the name
-        of the file; the slash keeps "other_train.py" from being taken for "train.py".
+        """Whether a frame of a stack is at the edited line. A frame may have folders before the
+        name of the file; the slash keeps "other_train.py" from being taken for "train.py".
         """
         return f"/{self.file}:{self.line} " in f"/{frame} "
 

@@ -65,8 +65,8 @@ def edited(trace: Trace, edit: Edit, requests: Requests | None = None) -> Edited
 
 
 def _nearest_lines(requests: Requests, edit: Edit) -> str:
-    """The three of the program's own lines that ask for something outside of backward passes and whose
-    numbers are nearest to the edited line's, of whatever file, as "train.py:80, train.py:85".
+    """The three of the program's own lines that ask for something outside of backward passes and
+    whose numbers are nearest to the edited line's, of whatever file, as "train.py:80, train.py:85".
     """
     numbers = set(requests.site[~requests.backward].tolist())
     sites = [requests.sites[number] for number in numbers]

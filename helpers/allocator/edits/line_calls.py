@@ -21,10 +21,10 @@ def requests_of_line(requests: Requests, edit: Edit) -> Mask:
 
 
 def _workspaces(requests: Requests, mask: Mask) -> Mask:
-    """The workspaces among the requests of a mask, as a mask: memory that a library, such as cuBLAS, asks
-    for at its first call and keeps. A request is taken for one if it is the only request of its stack
-    that is never freed, and a later request of that stack is freed. So an output that a program keeps
-    at each call is none.
+    """The workspaces among the requests of a mask, as a mask: memory that a library, such as
+    cuBLAS, asks for at its first call and keeps. A request is taken for one if it is the only
+    request of its stack that is never freed, and a later request of that stack is freed. So an
+    output that a program keeps at each call is none.
     """
     stacks = requests.stack
     stack_count = len(requests.trace.frames) + 1  # with the last place for none, -1
@@ -39,8 +39,8 @@ def _workspaces(requests: Requests, mask: Mask) -> Mask:
 
 
 def calls_of_line(requests: Requests, edit: Edit, mask: Mask) -> list[list[int]]:
-    """The requests of a line, by their numbers, in a list for each time that the line ran. ``mask``: all
-    requests of the line. Where another line asked in between, the line ran again.
+    """The requests of a line, by their numbers, in a list for each time that the line ran.
+    ``mask``: all requests of the line. Where another line asked in between, the line ran again.
     """
     at_line = np.flatnonzero(mask)
     gaps = np.flatnonzero(np.diff(at_line) != 1) + 1
@@ -51,9 +51,10 @@ def calls_of_line(requests: Requests, edit: Edit, mask: Mask) -> list[list[int]]
 
 
 def _cut(requests: Requests, edit: Edit, neighbours: list[int]) -> list[list[int]]:
-    """``neighbours``, requests of a line that follow each other, in a list for each run of the line. It ran
-    again where the stack of the first request returns after another stack. If the stacks share code
-    that the line calls, such as a container of layers, the loop is in that code: all are one run then.
+    """``neighbours``, requests of a line that follow each other, in a list for each run of the
+    line. It ran again where the stack of the first request returns after another stack. If the
+    stacks share code that the line calls, such as a container of layers, the loop is in that code:
+    all are one run then.
     """
     stacks = requests.stack[neighbours].tolist()
     if _share_code_below(requests, edit, stacks):
@@ -69,8 +70,8 @@ def _cut(requests: Requests, edit: Edit, neighbours: list[int]) -> list[list[int
 
 
 def _share_code_below(requests: Requests, edit: Edit, stacks: list[int]) -> bool:
-    """Whether all the stacks, given by their numbers, go through one line of code or one container of
-    modules that the edited line calls.
+    """Whether all the stacks, given by their numbers, go through one line of code or one container
+    of modules that the edited line calls.
 
     A snapshot keeps no frame of a container that is deep in a stack, only its call and those of the
     modules in it (snapshot.MORE_KEPT): two calls in a row have a container between them.

@@ -38,8 +38,9 @@ which moves weights; and functions that build a module.
 
 
 def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
-    """The lines of a program that hold most where it runs out, each with an edit that saves the run,
-    if there is one: those in fewest chunks first, then other edits, then lines without an edit.
+    """The lines of a program that hold most where it runs out, each with an edit that saves the
+    run, if there is one: those in fewest chunks first, then other edits, then lines without an
+    edit.
 
     ``confs``: settings that are tried in turn, the default ones first; so edits that need no
     setting come first. Empty where the trace passes under all of them.
@@ -53,8 +54,8 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
         return replace(study, trace=stream).replay(conf).first_oom
 
     def saving_conf(edit: Edit) -> str | None:
-        """The first of the settings under which the edited program passes; None where it passes under none
-        of them, and where it cannot be replayed.
+        """The first of the settings under which the edited program passes; None where it passes
+        under none of them, and where it cannot be replayed.
         """
         changed = edited(trace, edit, requests).trace
         try:
@@ -84,8 +85,8 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
         edits: list[Edit] = []
         if not is_built and not _is_kept_for_good(requests, of_line):
             edits = _edits_of(site)
-            # The last but one is in the most chunks: if that does not help, fewer do not either, and
-            # only the checkpoint is left.
+            # The last but one is in the most chunks: if that does not help, fewer do not either,
+            # and only the checkpoint is left.
             if saving_conf(edits[-2]) is None:
                 edits = edits[-1:]
         row = LineEdit(site.name, size, "", "", "", NOT_IN_CHUNKS)
@@ -108,8 +109,8 @@ def _edits_of(site: CallSite) -> list[Edit]:
 
 
 def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
-    """The numbers of the program's call sites that hold most, the largest first: at most MOST_LINES, none
-    below LEAST_SHARE of the largest.
+    """The numbers of the program's call sites that hold most, the largest first: at most
+    MOST_LINES, none below LEAST_SHARE of the largest.
     """
     largest = requests.largest_lines(held_bytes)[:MOST_LINES]
     return [
@@ -120,8 +121,8 @@ def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
 
 
 def _is_kept_for_good(requests: Requests, mask: np.ndarray) -> bool:
-    """Whether an optimizer's state or a weight is among the requests of a mask, by the frames that asked
-    for it inside the program's innermost own line (KEPT_FOR_GOOD).
+    """Whether an optimizer's state or a weight is among the requests of a mask, by the frames that
+    asked for it inside the program's innermost own line (KEPT_FOR_GOOD).
     """
     for stack in set(requests.stack[mask].tolist()) - {-1}:
         frames = _up_to_own_line(requests.trace.frames[stack])

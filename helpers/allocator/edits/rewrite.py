@@ -51,8 +51,8 @@ class Rewrite:
 
     def ask_again(self, call: list[int], saved: list[int], operation: int) -> None:
         """The requests ``call`` of one run of a line are made again just before ``operation``, as a
-        checkpoint does, in the recorded order. Each is freed there too, in its turn, except those of
-        ``saved``: the backward pass needs these until the recorded program freed them.
+        checkpoint does, in the recorded order. Each is freed there too, in its turn, except those
+        of ``saved``: the backward pass needs these until the recorded program freed them.
         """
         at = self.requests.at
         until = self.requests.until
@@ -70,7 +70,9 @@ class Rewrite:
         self.added_bytes += int(self.requests.size[call].sum())
 
     def trace(self, parts: int) -> Trace:
-        """The trace of the edited program; ``parts``: into how many chunks the smaller ones are cut."""
+        """The trace of the edited program; ``parts``: into how many chunks the smaller ones are
+        cut.
+        """
         old = self.requests.trace
         sizes = old.size.copy()
         smaller = self.requests.at[[*self.smaller]]
@@ -101,9 +103,9 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
     are freed when the line is done, and asked for again when the backward pass reaches the line.
     Its output, the last request that outlives it, stays.
 
-    ``calls``: the requests of the line, a list for each of its runs. A tensor is kept for the backward
-    pass if a backward pass frees it. Where the recording ends before that, no free shows it; it then
-    counts as such a tensor if a backward pass frees another request of its stack.
+    ``calls``: the requests of the line, a list for each of its runs. A tensor is kept for the
+    backward pass if a backward pass frees it. Where the recording ends before that, no free shows
+    it; it then counts as such a tensor if a backward pass frees another request of its stack.
     """
     until = requests.until
     freed_by_backward = requests.freed_in_backward
@@ -126,15 +128,16 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
             continue
         for request in kept:
             rewrite.free_before(request, call_end)
-        # It computes again only up to the last tensor that is needed, as torch does unless it is told
-        # otherwise (set_checkpoint_early_stop in torch/utils/checkpoint.py, 2.6).
+        # It computes again only up to the last tensor that is needed, as torch does unless it is
+        # told otherwise (set_checkpoint_early_stop in torch/utils/checkpoint.py, 2.6).
         again = [request for request in call if request <= kept[-1]]
         rewrite.ask_again(again, kept, begin)
 
 
 def _step_at(requests: Requests, operation: int) -> int:
-    """The operation at which the step of a backward pass begins that frees something at ``operation``.
-    Such a step first makes its requests, without a free between them: it is the first of these.
+    """The operation at which the step of a backward pass begins that frees something at
+    ``operation``. Such a step first makes its requests, without a free between them: it is the
+    first of these.
     """
     at = requests.at
     number = int(np.searchsorted(at, operation)) - 1

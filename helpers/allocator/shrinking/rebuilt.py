@@ -29,8 +29,9 @@ Rows = list[tuple[int, int, int]]
 
 
 def rebuilt(search: ReplaySearch, trace: Trace) -> Iterator[Trace]:
-    """Candidates for a smaller trace that fails like this one, those with the fewest requests first. For
-    "capacity" it is one program that fills the card; else programs with layouts of holes, maybe none.
+    """Candidates for a smaller trace that fails like this one, those with the fewest requests
+    first. For "capacity" it is one program that fills the card; else programs with layouts of
+    holes, maybe none.
     """
     target = search.target
     assert target is not None, "the search knows how candidates have to fail"
@@ -44,8 +45,8 @@ def rebuilt(search: ReplaySearch, trace: Trace) -> Iterator[Trace]:
 
 
 class _Layout(NamedTuple):
-    """A layout of equal segments: there are ``segments`` of them, each has ``segment`` bytes, of which
-    ``live`` bytes are in use and the rest is a hole.
+    """A layout of equal segments: there are ``segments`` of them, each has ``segment`` bytes, of
+    which ``live`` bytes are in use and the rest is a hole.
     """
 
     segment: int
@@ -58,9 +59,10 @@ class _Layout(NamedTuple):
 
 
 def _layouts(outcome: Outcome, target: RefusedRequest) -> Iterator[_Layout]:
-    """Layouts of equal segments. Each hole is too small for the refused request, and all holes together
-    are large enough. A segment has the size and the bytes in use of one at the failure; only sizes that
-    a single request of at most the largest size makes are taken. ``outcome``: of the whole trace.
+    """Layouts of equal segments. Each hole is too small for the refused request, and all holes
+    together are large enough. A segment has the size and the bytes in use of one at the failure;
+    only sizes that a single request of at most the largest size makes are taken. ``outcome``: of
+    the whole trace.
     """
     size = block_column(outcome.blocks, "size")
     in_use = block_column(outcome.blocks, "state") != INACTIVE
@@ -105,8 +107,8 @@ def _rows_of(layout: _Layout, target: RefusedRequest) -> Rows:
 
 
 def _filling(size: int, largest: int) -> Rows:
-    """Requests that take ``size`` bytes of the card, as far as whole segments go, with as few requests as
-    the ``largest`` size allows. They are never freed. Their ids count from 0.
+    """Requests that take ``size`` bytes of the card, as far as whole segments go, with as few
+    requests as the ``largest`` size allows. They are never freed. Their ids count from 0.
     """
     sizes: list[int] = []
     if largest >= MIN_LARGE_BYTES:  # each request gets a segment of its own
@@ -131,8 +133,8 @@ def round_down(size: int, unit: int) -> int:
 
 
 def _program(rows: Rows, like: Trace) -> Trace:
-    """A trace of ``rows``, which get no stacks, and then of the refused request: the last operation of the
-    trace ``like``, with its stack.
+    """A trace of ``rows``, which get no stacks, and then of the refused request: the last operation
+    of the trace ``like``, with its stack.
     """
     stack = -1
     if like.frame is not None:

@@ -86,7 +86,9 @@ class ReplaySearch:
         return replace(self.study, trace=trace).replay(conf, stop=stop)
 
     def failure(self, trace: Trace, outcome: Outcome) -> RefusedRequest | None:
-        """The first request of a trace that is refused, by its replay ``outcome``; None where none is."""
+        """The first request of a trace that is refused, by its replay ``outcome``; None where none
+        is.
+        """
         index = outcome.first_oom
         if index is None:
             return None
@@ -116,9 +118,10 @@ class ReplaySearch:
         )
 
     def _room_bytes(self, foreign: np.ndarray) -> int:
-        """The most bytes that the allocator may take of the card: what others leave of it, or a memory
-        fraction allows, whichever is less. ``foreign``: the bytes of the card that others hold, a number
-        for each change, the last one in force; without any it is as the study's card says.
+        """The most bytes that the allocator may take of the card: what others leave of it, or a
+        memory fraction allows, whichever is less. ``foreign``: the bytes of the card that others
+        hold, a number for each change, the last one in force; without any it is as the study's card
+        says.
         """
         card = self.study.card
         held_bytes = card.held_bytes
@@ -160,9 +163,10 @@ def without(trace: Trace, ids: list[int]) -> Trace:
 
 
 def fewest(search: ReplaySearch, trace: Trace) -> Trace:
-    """The trace without the allocations that the failure does not need. They are tried in chunks, with
-    their frees; the chunks get half as long each round, down to single allocations. Rounds of single
-    ones go on until none can be left out, or the time is over: the answer is then what was reached.
+    """The trace without the allocations that the failure does not need. They are tried in chunks,
+    with their frees; the chunks get half as long each round, down to single allocations. Rounds of
+    single ones go on until none can be left out, or the time is over: the answer is then what was
+    reached.
     """
     chunk = max(len(trace) // 4, 1)  # operations: about half of the allocations
     left_out_some = True

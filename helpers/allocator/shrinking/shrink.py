@@ -108,9 +108,9 @@ def shrink(
 
 
 def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
-    """The requests up to the first that is refused, that failure, and notes on what was changed in the
-    recording. Raises ValueError where nothing fails, and where it fails in another way, or not at all,
-    once what was live at the start is allocated anew.
+    """The requests up to the first that is refused, that failure, and notes on what was changed in
+    the recording. Raises ValueError where nothing fails, and where it fails in another way, or not
+    at all, once what was live at the start is allocated anew.
     """
     study = search.study
     stream, _, notes = prepared(study.trace, study.card)
@@ -137,11 +137,11 @@ def _failing(search: ReplaySearch) -> tuple[Trace, RefusedRequest, list[str]]:
 
 
 def _saving(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> str:
-    """The study's settings with expandable segments added, if every request is met under these. A smaller
-    trace then has to pass under them too, so that it shows a failure that they prevent.
+    """The study's settings with expandable segments added, if every request is met under these. A
+    smaller trace then has to pass under them too, so that it shows a failure that they prevent.
 
-    "" where the requests fail under them as well, where the release has none or they are on already,
-    and for a card that is too small, which no layout helps.
+    "" where the requests fail under them as well, where the release has none or they are on
+    already, and for a card that is too small, which no layout helps.
     """
     conf = search.study.conf
     usable = grid(behaviour(search.study.torch, search.study.build))
@@ -158,10 +158,10 @@ def _saving(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> str
 
 
 def _simplest(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> Trace:
-    """The simplest form of the requests that fails alike. Sets the study of ``search`` to the card of that
-    form. Forms are tried in this order: allocations and frees on one stream, on a card of just the
-    room and without a fraction; the same on the recorded streams and card; every operation except
-    looks at statistics; all of ``stream``.
+    """The simplest form of the requests that fails alike. Sets the study of ``search`` to the card
+    of that form. Forms are tried in this order: allocations and frees on one stream, on a card of
+    just the room and without a fraction; the same on the recorded streams and card; every operation
+    except looks at statistics; all of ``stream``.
     """
     study = search.study
     search.study = replace(study, card=Card(failure.room_bytes), fraction=None)
@@ -176,8 +176,8 @@ def _simplest(search: ReplaySearch, stream: Trace, failure: RefusedRequest) -> T
 
 
 def _smallest(search: ReplaySearch, simple: Trace) -> tuple[Trace, str]:
-    """The smallest trace found, and how it was found: ANEW or RECORDED. A layout that was built anew is
-    compared with the requests of the recording only where these are few (MOST_ALLOCATIONS).
+    """The smallest trace found, and how it was found: ANEW or RECORDED. A layout that was built
+    anew is compared with the requests of the recording only where these are few (MOST_ALLOCATIONS).
     """
     built = next(filter(search.fails_alike, rebuilt(search, simple)), None)
     if built is None:
@@ -205,8 +205,8 @@ def _header(study: Study) -> dict[str, Any]:
 
 
 def _plain(trace: Trace, stream: np.ndarray) -> Trace:
-    """Only the allocations and frees of a trace, on these streams and the default pools; a free that
-    waited for its completion is done when it was requested.
+    """Only the allocations and frees of a trace, on these streams and the default pools; a free
+    that waited for its completion is done when it was requested.
     """
     op = np.where(trace.op == Op.FREE_REQUESTED, int(Op.FREE), trace.op).astype(np.int8)
     plain = replace(trace, op=op, stream=stream, pool=np.zeros_like(trace.pool))

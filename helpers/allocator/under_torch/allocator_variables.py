@@ -42,8 +42,8 @@ def note(name: str, value: str, frame: FrameType) -> None:
 
 
 def _line(frame: FrameType | None) -> str:
-    """The innermost line of the program itself that led to ``frame``; without one the innermost line of
-    an installed library, and "" where only Python's own code is in the stack.
+    """The innermost line of the program itself that led to ``frame``; without one the innermost
+    line of an installed library, and "" where only Python's own code is in the stack.
     """
     library_line = ""
     while frame is not None:

@@ -15,8 +15,9 @@ from .private_files import replacing
 
 
 def start_history(torch: ModuleType, max_events: int, stacks: bool = True) -> str:
-    """Turn torch's memory history on. Returns an empty text if it is on, else why this torch has none:
-    before 2.1 the function is missing, or takes other parameters and keeps no events of segments.
+    """Turn torch's memory history on. Returns an empty text if it is on, else why this torch has
+    none: before 2.1 the function is missing, or takes other parameters and keeps no events of
+    segments.
 
     ``max_events``: the length of each device's ring buffer; ``stacks``: events have Python stacks.
     """
@@ -41,8 +42,8 @@ def write_snapshot(torch: ModuleType, path: str) -> dict[str, Any]:
     with _compiler_left_alone(torch):
         snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
     snapshot["casebook_cells"] = cells()
-    # torch's viewer, MemoryViz.js, long read protocols 2 to 4 alone; Python 3.14 writes 5 by default
-    # (pytorch issue 183842).
+    # torch's viewer, MemoryViz.js, long read protocols 2 to 4 alone; Python 3.14 writes 5 by
+    # default (pytorch issue 183842).
     with replacing(path, "wb") as file:
         pickle.dump(snapshot, file, protocol=4)
     return snapshot

@@ -23,8 +23,8 @@ EVALUATION = re.compile(r"\.(?:eval\(\)|train\(False\)|train\(mode=False\))")
 def idle_checkpointing(torch: ModuleType) -> dict[str, str]:
     """The model whose checkpointing is on and has no effect, and the line that may be the reason.
 
-    ``model``: the name of the model's class. ``where``: the one line of the program that switches to
-    evaluation, "" where there are none or several.
+    ``model``: the name of the model's class. ``where``: the one line of the program that switches
+    to evaluation, "" where there are none or several.
 
     Returns an empty dictionary where checkpointing works, because a model that has it on is in
     training mode; and where it could save nothing: gradients are not recorded now, no model has it

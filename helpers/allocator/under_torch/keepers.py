@@ -34,14 +34,15 @@ from .walk import Walk
 LONGEST_S = 1.5
 """Of a walk: the program waits for it once, at its first out-of-memory."""
 MOST_KEEPERS = 40
-"""Those with most bytes, and as many others with a graph, which may keep more than their own bytes."""
+"""Those with most bytes, and as many others with a graph, which may keep more than their own bytes.
+"""
 MOST_LINES = 4
 """Lines named of a keeper."""
 COLLECTOR_OFF = re.compile(r"\bgc\.(?:disable\(|set_threshold\(\s*0)")
 """A line that switches Python's garbage collector off."""
 OPENING_BRACKET = re.compile(r"(?<!\])\[")
-"""The bracket of a first key, as of 0 in "a[0][1]". A bracket right behind another is passed over: the
-lines that put into "a[0]" are those of "a", as keeping_lines looks for the last name alone.
+"""The bracket of a first key, as of 0 in "a[0][1]". A bracket right behind another is passed over:
+the lines that put into "a[0]" are those of "a", as keeping_lines looks for the last name alone.
 """
 
 
@@ -128,9 +129,9 @@ def keepers_of(torch: ModuleType, device: str = "cuda") -> dict[str, object]:
 def keepers_in(
     reached: dict[int, Reference], storages: dict[int, Storage]
 ) -> list[Keeper]:
-    """A keeper for each name by which tensors were reached, in the order of ``reached``. ``reached``
-    and ``storages`` have the id of a tensor as their key. Where several tensors share a storage, its
-    bytes count for the keeper that was reached first.
+    """A keeper for each name by which tensors were reached, in the order of ``reached``.
+    ``reached`` and ``storages`` have the id of a tensor as their key. Where several tensors share a
+    storage, its bytes count for the keeper that was reached first.
     """
     keepers: dict[tuple[str, str], Keeper] = {}
     counted: set[int] = set()
@@ -157,9 +158,9 @@ def keepers_in(
 
 
 def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
-    """The one keeper of storages that no name of the program reaches but to which objects refer: these
-    objects refer to each other, and the garbage collector, which would free them, is off. Empty for
-    no such storage. ``sizes``: the bytes of each storage by its address.
+    """The one keeper of storages that no name of the program reaches but to which objects refer:
+    these objects refer to each other, and the garbage collector, which would free them, is off.
+    Empty for no such storage. ``sizes``: the bytes of each storage by its address.
     """
     if not sizes:
         return []
@@ -176,8 +177,9 @@ def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
 
 
 def find_lines(keepers: list[Keeper]) -> None:
-    """Fill in ``lines`` of each keeper, and set ``collection`` to the collection that these lines put
-    something into, or to "" where they bind a name instead. Where no line is found it stays as it is.
+    """Fill in ``lines`` of each keeper, and set ``collection`` to the collection that these lines
+    put something into, or to "" where they bind a name instead. Where no line is found it stays as
+    it is.
     """
     sources = _sources()
     for keeper in keepers:
@@ -219,10 +221,10 @@ def _sources() -> dict[str, str]:
 
 
 def _collections(keeper: Keeper) -> list[str]:
-    """The expressions for whose lines ``find_lines`` looks, in turn: the longest collection on the way to
-    the tensors, then the collections that contain it, the innermost first. Without a collection, the
-    name of a variable that carries a graph; empty for a variable without one, which keeps no more
-    than its own tensor.
+    """The expressions for whose lines ``find_lines`` looks, in turn: the longest collection on the
+    way to the tensors, then the collections that contain it, the innermost first. Without a
+    collection, the name of a variable that carries a graph; empty for a variable without one, which
+    keeps no more than its own tensor.
     """
     if keeper.collection:
         keys = OPENING_BRACKET.finditer(keeper.collection)
@@ -239,10 +241,10 @@ def _lines_of(
     keeper: Keeper,
     sources: dict[str, str],
 ) -> list[str]:
-    """The lines that ``find`` finds for a name, as "train.py:12 step", at most MOST_LINES and all of one
-    source. The file that has the keeper is searched first, then cells of a notebook from the one that
-    ran last, then other files. Empty where none has such a line. ``find``: takes a source and a name,
-    returns numbers of lines; ``sources``: texts by path.
+    """The lines that ``find`` finds for a name, as "train.py:12 step", at most MOST_LINES and all
+    of one source. The file that has the keeper is searched first, then cells of a notebook from the
+    one that ran last, then other files. Empty where none has such a line. ``find``: takes a source
+    and a name, returns numbers of lines; ``sources``: texts by path.
     """
     numbers_of_cells = cells()
 
@@ -262,6 +264,8 @@ def _lines_of(
 
 
 def _is_in(where: str, path: str) -> bool:
-    """Whether ``where`` of a keeper, "train.py:12 step", "train.py" or "cell 6, line 1", is in a file."""
+    """Whether ``where`` of a keeper, "train.py:12 step", "train.py" or "cell 6, line 1", is in a
+    file.
+    """
     before_line = place(path, 0)[:-1]  # "train.py:" or "cell 6, line ": all but the 0
     return where.startswith((os.path.basename(path), before_line))

@@ -57,10 +57,10 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
 
 
 def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
-    """The lines of a source that bind an attribute, such as "self.state", in order. If the source also
-    reads the attribute, one step leaves a value there and the next step continues with it; so the
-    answer is empty where nothing reads it. Lines in __init__ are left out, because they run once,
-    before the first step. Empty also where the source is no Python.
+    """The lines of a source that bind an attribute, such as "self.state", in order. If the source
+    also reads the attribute, one step leaves a value there and the next step continues with it; so
+    the answer is empty where nothing reads it. Lines in __init__ are left out, because they run
+    once, before the first step. Empty also where the source is no Python.
     """
     name = last_name(attribute)
 
@@ -79,8 +79,8 @@ def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
 
 
 def remaking_lines(source: str, entry: str) -> tuple[int, ...]:
-    """The lines of a source that make a new value of an entry, such as "stats['loss']", from its old
-    one. In order; empty where none does, and where the source is no Python.
+    """The lines of a source that make a new value of an entry, such as "stats['loss']", from its
+    old one. In order; empty where none does, and where the source is no Python.
     """
     written = _without_owner(entry)
 
@@ -91,9 +91,9 @@ def remaking_lines(source: str, entry: str) -> tuple[int, ...]:
 
 
 def joining_lines(source: str, tensor: str) -> tuple[int, ...]:
-    """The lines of a source that join a tensor, such as "self.kept", with others and give its name to
-    the result, so that it grows each time. In order; empty where none does so, and where the source
-    is no Python.
+    """The lines of a source that join a tensor, such as "self.kept", with others and give its name
+    to the result, so that it grows each time. In order; empty where none does so, and where the
+    source is no Python.
     """
     written = _without_owner(tensor)
     return _lines_where(lambda node: _joins(node, written), source, last_name(tensor))
@@ -102,9 +102,9 @@ def joining_lines(source: str, tensor: str) -> tuple[int, ...]:
 def _lines_where(
     matches: Callable[[ast.AST], bool], source: str, *words: str
 ) -> tuple[int, ...]:
-    """The lines, in order, on which a statement or an expression begins for which ``matches`` is true.
-    Empty where the source is no Python, and where it has none of ``words``: a source without them
-    cannot match, and is not parsed.
+    """The lines, in order, on which a statement or an expression begins for which ``matches`` is
+    true. Empty where the source is no Python, and where it has none of ``words``: a source without
+    them cannot match, and is not parsed.
     """
     has_word = [re.search(rf"\b{re.escape(word)}\b", source) for word in words if word]
     if not any(has_word):

@@ -29,8 +29,8 @@ MOST_READ = 64
 
 
 class Listener:
-    """Calls ``on_signal`` with the number of a SIGUSR1 or SIGTERM, and whether the process ends right
-    after it.
+    """Calls ``on_signal`` with the number of a SIGUSR1 or SIGTERM, and whether the process ends
+    right after it.
 
     A signal that the program handles itself, now or later, stays its own: its handler runs as
     before, and ``on_signal`` is called as well. Where the program has no handler, SIGTERM ends the
@@ -66,8 +66,8 @@ class Listener:
         return ""
 
     def owners(self) -> dict[str, str]:
-        """Who handles each signal now, in words, by the name of the signal; empty before ``listen``. record.py
-        looks for "recorder" there.
+        """Who handles each signal now, in words, by the name of the signal; empty before
+        ``listen``. record.py looks for "recorder" there.
         """
         if self._pipe == NO_PIPE:
             return {}
@@ -96,7 +96,9 @@ class Listener:
             self._thread.start()
 
     def forget(self) -> None:
-        """In a forked child: leave the parent's pipe, and the signals as they are without a recorder."""
+        """In a forked child: leave the parent's pipe, and the signals as they are without a
+        recorder.
+        """
         if self._pipe != NO_PIPE:
             signal.set_wakeup_fd(-1)
             for end in self._pipe:
@@ -108,8 +110,8 @@ class Listener:
         self._thread = None
 
     def _handle(self, number: int, _frame: object) -> None:
-        """The handler in Python. Without the second thread it does here what the signal asks for; else it
-        writes the number for that thread (``_heard``).
+        """The handler in Python. Without the second thread it does here what the signal asks for;
+        else it writes the number for that thread (``_heard``).
         """
         if self._thread is None:
             self._act(number)
@@ -121,8 +123,8 @@ class Listener:
         ends = number == signal.SIGTERM and number in self._handled()
         self.on_signal(number, ends)
         if ends:
-            # The default handler again, by the function of C: signal.signal works in the main thread
-            # only, which may be waiting in a driver forever.
+            # The default handler again, by the function of C: signal.signal works in the main
+            # thread only, which may be waiting in a driver forever.
             ctypes.CDLL(None).signal(number, None)
             os.kill(os.getpid(), number)
 
@@ -141,8 +143,8 @@ class Listener:
         """Signals since the last call, for which it waits at most so many seconds.
 
         The handler in C writes each number at once; the one in Python writes it again, later. This
-        second one counts only where the first went elsewhere, as the program has set a descriptor of
-        its own (asyncio does).
+        second one counts only where the first went elsewhere, as the program has set a descriptor
+        of its own (asyncio does).
         """
         if self._pipe == NO_PIPE:
             # no signals, only the watch: it recorded a block, or could not listen

@@ -105,8 +105,8 @@ def _libraries() -> tuple[str, ...]:
 
 @functools.cache
 def is_own(file: str) -> bool:
-    """Whether a file is the program's own: neither installed, nor Python's, nor the recorder's. Of names
-    such as "<stdin>", which are no files, those of typed code are (TYPED).
+    """Whether a file is the program's own: neither installed, nor Python's, nor the recorder's. Of
+    names such as "<stdin>", which are no files, those of typed code are (TYPED).
     """
     if file.startswith("<"):
         return file.startswith(TYPED)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 
 RESETS = "_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"
-"""The functions of torch._C that torch.cuda.reset_peak_memory_stats and torch.accelerator's call."""
+"""The functions of torch._C that torch.cuda.reset_peak_memory_stats and torch.accelerator's call.
+"""
 
 
 class PeaksBeforeReset:
@@ -17,8 +18,8 @@ class PeaksBeforeReset:
         self.by_device: dict[int, dict[str, int]] = {}
 
     def watch(self, torch: ModuleType) -> None:
-        """From now on note the counters before each reset. A torch without one of RESETS has no such reset
-        to watch.
+        """From now on note the counters before each reset. A torch without one of RESETS has no
+        such reset to watch.
         """
         for name in RESETS:
             reset = getattr(torch._C, name, None)
@@ -39,8 +40,8 @@ class PeaksBeforeReset:
         return note_and_reset
 
     def highest(self, device: int, stats: Mapping[str, int]) -> dict[str, int]:
-        """The peaks among these counters of a card (names that end in ".peak"), each the higher one of its
-        value now and the value noted at resets so far.
+        """The peaks among these counters of a card (names that end in ".peak"), each the higher one
+        of its value now and the value noted at resets so far.
         """
         noted = self.by_device.get(device, {})
         return {

@@ -12,7 +12,9 @@ from typing import IO, Any
 
 
 def owners_alone(path: str, flags: int) -> int:
-    """For the parameter ``opener`` of ``open``: only the owner may read a new file, whatever the umask."""
+    """For the parameter ``opener`` of ``open``: only the owner may read a new file, whatever the
+    umask.
+    """
     return os.open(path, flags, 0o600)
 
 
@@ -23,8 +25,8 @@ def open_text(path: str) -> IO[str]:
 
 @contextlib.contextmanager
 def replacing(path: str, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file to write: its content is in ``path``.part, and moves to ``path`` when the block ends without
-    an error. ``mode``: "w" or "wb". Raises OSError.
+    """A file to write: its content is in ``path``.part, and moves to ``path`` when the block ends
+    without an error. ``mode``: "w" or "wb". Raises OSError.
     """
     encoding = None
     if mode == "w":

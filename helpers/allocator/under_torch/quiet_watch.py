@@ -13,7 +13,8 @@ from typing import IO, Any
 from .private_files import open_text
 
 MOST_REPORTS = 5
-"""Hangs of one process that are reported: a program that is slow all the time would fill the disk."""
+"""Hangs of one process that are reported: a program that is slow all the time would fill the disk.
+"""
 LONGEST_POLL_S = 5.0
 SHORTEST_POLL_S = 0.05
 POLLS_IN_QUIET = 4
@@ -23,9 +24,9 @@ most.
 
 
 class QuietWatch:
-    """A process is quiet while it neither writes nor allocates. Output is every byte that it wrote to
-    any file, pipe or terminal, as the kernel counts them (/proc/self/io, see proc(5)), so no stream
-    is touched. Allocations are counted on the GPU only.
+    """A process is quiet while it neither writes nor allocates. Output is every byte that it wrote
+    to any file, pipe or terminal, as the kernel counts them (/proc/self/io, see proc(5)), so no
+    stream is touched. Allocations are counted on the GPU only.
 
     The recorder's thread calls ``newly_quiet`` every ``poll_s`` seconds. ``after_s``: seconds of
     quiet after which a program counts as hung; 0 for no watch.
@@ -55,9 +56,9 @@ class QuietWatch:
             self._timer_file = open_text(f"{base}-stuck.stacks")
 
     def newly_quiet(self, torch: ModuleType | None) -> dict[str, Any] | None:
-        """A hang that has not been reported: what it ``says``, its file of ``stacks``, and ``at``, the time
-        of now. None where the process is not quiet for ``after_s`` seconds, where this quiet spell was
-        reported before, and after MOST_REPORTS.
+        """A hang that has not been reported: what it ``says``, its file of ``stacks``, and ``at``,
+        the time of now. None where the process is not quiet for ``after_s`` seconds, where this
+        quiet spell was reported before, and after MOST_REPORTS.
 
         ``torch`` is None where the process has used no GPU.
         """
@@ -97,8 +98,8 @@ class QuietWatch:
         self._written = written_bytes()
 
     def arm(self) -> None:
-        """Start the timer again, before a wait of at most ``poll_s`` or a call that may never give the
-        lock back.
+        """Start the timer again, before a wait of at most ``poll_s`` or a call that may never give
+        the lock back.
         """
         if self._timer_file is not None:
             self._armed = True

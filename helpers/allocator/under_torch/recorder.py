@@ -50,10 +50,10 @@ def words(error: BaseException) -> str:
 class Recorder:
     """The recorder of one process.
 
-    ``base``: the path with which the names of its files begin. ``facts``: the content of ``base``.json,
-    which recorded_processes.py reads. ``whole_program``: False where it records only a block of the
-    program; it then leaves signals and the end of the process alone. ``open``: the recording has not
-    finished. ``history``: torch keeps events.
+    ``base``: the path with which the names of its files begin. ``facts``: the content of
+    ``base``.json, which recorded_processes.py reads. ``whole_program``: False where it records only
+    a block of the program; it then leaves signals and the end of the process alone. ``open``: the
+    recording has not finished. ``history``: torch keeps events.
     """
 
     def __init__(
@@ -171,9 +171,9 @@ class Recorder:
     def _out_of_memory(
         self, device: int, size: int, device_total: int, device_free: int
     ) -> None:
-        """torch calls this when a request has failed, before it raises; sizes are in bytes. At the first
-        out-of-memory it looks at the objects of the program, while they still have what they keep, and
-        keeps a snapshot. Later ones are only counted: the program may catch any number.
+        """torch calls this when a request has failed, before it raises; sizes are in bytes. At the
+        first out-of-memory it looks at the objects of the program, while they still have what they
+        keep, and keeps a snapshot. Later ones are only counted: the program may catch any number.
         """
         self.facts["ooms"] += 1
         if self.facts["ooms"] == 1 and self.open:
@@ -199,8 +199,8 @@ class Recorder:
         self._look("cells", cells, why_not)
 
     def _look(self, fact: str, look: Callable[[], object], why_not: str) -> None:
-        """Keep as a fact what ``look`` finds in the program's own objects and sources. Where it raises, a
-        note says why; ``why_not`` begins the note.
+        """Keep as a fact what ``look`` finds in the program's own objects and sources. Where it
+        raises, a note says why; ``why_not`` begins the note.
         """
         try:
             self.facts[fact] = look()
@@ -229,8 +229,8 @@ class Recorder:
             self._write()
 
     def _keep_snapshot(self, entry: dict[str, Any], path: str) -> None:
-        """Write a snapshot; ``entry`` gets its file, how many events it has, and whether the ring buffer
-        was full, so that earlier events were cut off.
+        """Write a snapshot; ``entry`` gets its file, how many events it has, and whether the ring
+        buffer was full, so that earlier events were cut off.
         """
         snapshot = write_snapshot(self.torch, path)
         lengths = [len(trace) for trace in snapshot.get("device_traces", [])]
@@ -243,8 +243,9 @@ class Recorder:
             )
 
     def _devices(self) -> list[dict[str, Any]]:
-        """A row for each device, with the allocator's counters: those over all pools (".all." in torch's
-        names) and those that begin with "num_". Peaks include the ones that the program has reset.
+        """A row for each device, with the allocator's counters: those over all pools (".all." in
+        torch's names) and those that begin with "num_". Peaks include the ones that the program has
+        reset.
         """
         cuda = self.torch.cuda
         # Older releases have no such function: the fraction is None then.
@@ -292,11 +293,11 @@ class Recorder:
     def _finishing(
         self, leave: Callable[..., NoReturn], reason: str
     ) -> Callable[..., NoReturn]:
-        """A function that finishes the recording and then calls ``leave``, a function of ``os`` that ends
-        the program in this process. ``reason``: "os._exit" or "exec".
+        """A function that finishes the recording and then calls ``leave``, a function of ``os``
+        that ends the program in this process. ``reason``: "os._exit" or "exec".
 
-        An exec of a file that cannot be run raises, and the program goes on, so that the recording is
-        not finished then.
+        An exec of a file that cannot be run raises, and the program goes on, so that the recording
+        is not finished then.
         """
 
         @functools.wraps(leave)
@@ -308,8 +309,9 @@ class Recorder:
         return finish_first
 
     def _on_signal(self, number: int, ends: bool) -> None:
-        """Keep what a signal asks for: SIGUSR1 stacks and a snapshot, SIGTERM a snapshot. ``ends``: the
-        process ends after this SIGTERM, since the program does not handle it, so the recording ends, too.
+        """Keep what a signal asks for: SIGUSR1 stacks and a snapshot, SIGTERM a snapshot. ``ends``:
+        the process ends after this SIGTERM, since the program does not handle it, so the recording
+        ends, too.
         """
         if ends:
             self.finish("SIGTERM")
@@ -320,8 +322,8 @@ class Recorder:
         self.keep(name)
 
     def _tick(self) -> QuietWatch:
-        """Called by the recorder's thread: keep a snapshot if the program hangs now, and in a rehearsal
-        the counters. Returns the watch, which may have ended.
+        """Called by the recorder's thread: keep a snapshot if the program hangs now, and in a
+        rehearsal the counters. Returns the watch, which may have ended.
         """
         torch = None  # without a history no GPU was used, and nothing is counted there
         if self.history:
@@ -344,8 +346,8 @@ class Recorder:
         return self._hang
 
     def _write_peaks(self) -> None:
-        """Keep the counters so far: a process that is killed cannot write them at its end. Does nothing
-        while another thread keeps a snapshot, which writes them itself.
+        """Keep the counters so far: a process that is killed cannot write them at its end. Does
+        nothing while another thread keeps a snapshot, which writes them itself.
         """
         if self.open and self.history and self._lock.acquire(blocking=False):
             try:
@@ -396,8 +398,8 @@ def nothing_yet() -> dict[str, Any]:
 
 
 def own_base(folder: str) -> str:
-    """The path with which the files of this process begin. The time tells it from a later process of
-    the same number.
+    """The path with which the files of this process begin. The time tells it from a later process
+    of the same number.
     """
     return os.path.join(folder, f"{os.getpid()}-{time.time_ns():x}")
 

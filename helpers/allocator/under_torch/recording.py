@@ -17,9 +17,9 @@ OF_A_RANK = ("LOCAL_RANK", "ACCELERATE_MIXED_PRECISION")
 
 
 def command_of_this_run() -> list[str]:
-    """The words of the command that started this program; for a rank that a launcher started, those of
-    the launcher's command, if that can be read. Empty in a notebook, whose kernel has no command of the
-    user's.
+    """The words of the command that started this program; for a rank that a launcher started, those
+    of the launcher's command, if that can be read. Empty in a notebook, whose kernel has no command
+    of the user's.
     """
     words = list(getattr(sys, "orig_argv", [sys.executable, *sys.argv]))
     if any("ipykernel" in word for word in words):
@@ -79,8 +79,8 @@ class BlockRecording:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Finish, and choose the trace: the first snapshot that was kept at an out-of-memory, else the one
-        at the end of the block; None where neither could be written.
+        """Finish, and choose the trace: the first snapshot that was kept at an out-of-memory, else
+        the one at the end of the block; None where neither could be written.
         """
         self._recorder.finish("exit")
         # The history goes on if the whole program is being recorded.
@@ -102,9 +102,9 @@ def recording(
 ) -> BlockRecording:
     """``with recording(out) as r:`` records what the block asks of torch's allocator.
 
-    Afterwards ``r.trace`` is the file, whose name begins with ``out``. ``max_events``: the length of
-    each device's ring buffer. ``hang_after_s``: after so many seconds without output and allocation
-    stacks and a snapshot are kept. torch is imported by the call, which raises ImportError without
-    it.
+    Afterwards ``r.trace`` is the file, whose name begins with ``out``. ``max_events``: the length
+    of each device's ring buffer. ``hang_after_s``: after so many seconds without output and
+    allocation stacks and a snapshot are kept. torch is imported by the call, which raises
+    ImportError without it.
     """
     return BlockRecording(out, max_events, hang_after_s)

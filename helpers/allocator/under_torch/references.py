@@ -39,10 +39,10 @@ whose object is gone raises at every question.
 class Reference(NamedTuple):
     """An object, and how the program reaches it.
 
-    ``name``: the expression that leads there, "history[...]['logits']". ``kind`` and ``where``: what
-    the first name in it is, and which frame, function or module has that name (see ``Keeper``).
-    ``container``: the longest collection on the way, None for no collection; ``collection``: the
-    expression for it, "" for none.
+    ``name``: the expression that leads there, "history[...]['logits']". ``kind`` and ``where``:
+    what the first name in it is, and which frame, function or module has that name (see
+    ``Keeper``). ``container``: the longest collection on the way, None for no collection;
+    ``collection``: the expression for it, "" for none.
     """
 
     value: Any
@@ -59,8 +59,8 @@ def is_plain(value: object) -> bool:
 
 
 def length_of(collection: Any) -> int:
-    """The length of a dictionary, of one of SEQUENCES, or of an object of a subclass, whose own __len__
-    is not called. Other collections are never passed.
+    """The length of a dictionary, of one of SEQUENCES, or of an object of a subclass, whose own
+    __len__ is not called. Other collections are never passed.
     """
     if type(collection) in (list, dict):
         return len(collection)
@@ -79,8 +79,8 @@ def variables_of(frame: types.FrameType, kind: str) -> Iterator[Reference]:
 
 
 def variables_kept_by(candidate: Any) -> Iterator[Reference]:
-    """The variables of the frames that an exception or a suspended generator keeps; none for any other
-    object.
+    """The variables of the frames that an exception or a suspended generator keeps; none for any
+    other object.
     """
     kind = type(candidate)
     if issubclass(kind, BaseException):
@@ -137,8 +137,8 @@ def inside(reference: Reference) -> Iterator[Reference]:  # noqa: C901  a branch
 
 
 def _is_array_of_objects(value: Any) -> bool:
-    """Whether a value is a numpy array of Python objects. Python's collector does not know what such
-    an array refers to, so ``_attributes`` would find nothing.
+    """Whether a value is a numpy array of Python objects. Python's collector does not know what
+    such an array refers to, so ``_attributes`` would find nothing.
     """
     # Without numpy (), of which nothing is a subclass.
     array: Any = getattr(sys.modules.get("numpy"), "ndarray", ())
@@ -154,8 +154,8 @@ def _items(collection: Any) -> list[object]:
 
 
 def _entries(reference: Reference) -> Iterator[Reference]:
-    """The values of a dictionary. Up to MOST_NAMED entries each is named by its key, of more all have
-    one name; plain values, which lead to no tensor, are left out.
+    """The values of a dictionary. Up to MOST_NAMED entries each is named by its key, of more all
+    have one name; plain values, which lead to no tensor, are left out.
     """
     dictionary = reference.value
     entries = list(dict.items(dictionary))
@@ -202,8 +202,8 @@ def _of_function(reference: Reference) -> Iterator[Reference]:
 
 
 def _of_lru_cache(cache: Any) -> Iterator[Reference]:
-    """The results and arguments that functools.lru_cache keeps for a function of the program; none for
-    the cache of a library's function.
+    """The results and arguments that functools.lru_cache keeps for a function of the program; none
+    for the cache of a library's function.
     """
     code = getattr(inspect.unwrap(cache), "__code__", None)
     if code is None or not is_own(code.co_filename):
@@ -212,16 +212,17 @@ def _of_lru_cache(cache: Any) -> Iterator[Reference]:
     where = f"{place(code.co_filename, code.co_firstlineno)} {code.co_name}"
     # vars(cache) is the dictionary of the wrapper's attributes, not of its results.
     referents = [value for value in gc.get_referents(cache) if value is not vars(cache)]
-    # The last dictionary has the results by arguments (lru_cache_tp_traverse in _functoolsmodule.c).
+    # The last dictionary has the results by arguments (lru_cache_tp_traverse in
+    # _functoolsmodule.c).
     results = [value for value in referents if type(value) is dict][-1]
     for value in referents:
         yield Reference(value, name, "cache", where, collection=name, container=results)
 
 
 def _attributes(reference: Reference) -> Iterator[Reference]:
-    """The attributes of an object, read from its dictionary or its slots, so that no property is called.
-    Then all other objects to which it refers, which have the name of the object itself, since no
-    expression is known for them.
+    """The attributes of an object, read from its dictionary or its slots, so that no property is
+    called. Then all other objects to which it refers, which have the name of the object itself,
+    since no expression is known for them.
     """
     owner = reference.value
     kind = type(owner)
@@ -240,8 +241,9 @@ def _attributes(reference: Reference) -> Iterator[Reference]:
             attributes.update(attributes.pop(group))
     for name, value in attributes.items():
         yield _extended(reference, value, f"{reference.name}.{name}")
-    # A dictionary among the referents is the one whose attributes were named above. Classes, modules
-    # and frames are the program's, and so roots themselves, or of libraries, which are not walked.
+    # A dictionary among the referents is the one whose attributes were named above. Classes,
+    # modules and frames are the program's, and so roots themselves, or of libraries, which are not
+    # walked.
     not_followed = (dict, type, types.ModuleType, types.FrameType)
     for value in referents:
         if not issubclass(type(value), not_followed):
@@ -262,9 +264,9 @@ def _slots(owner: object) -> Iterator[tuple[str, object]]:
 def _extended(
     reference: Reference, value: object, name: str, container: object = None
 ) -> Reference:
-    """The reference to an object to which the object of ``reference`` refers. ``container``: the object of
-    ``reference`` where that is a collection, else None. Of two collections on the way the reference
-    keeps the longer one, as the one that grows.
+    """The reference to an object to which the object of ``reference`` refers. ``container``: the
+    object of ``reference`` where that is a collection, else None. Of two collections on the way the
+    reference keeps the longer one, as the one that grows.
     """
     further = reference._replace(value=value, name=name)
     if container is None:
@@ -276,8 +278,8 @@ def _extended(
 
 
 def _key(key: object) -> str:
-    """A key of a dictionary as the program writes it; "..." for a text longer than LONGEST_KEY, and for
-    any other key, as its repr might be a method of the program.
+    """A key of a dictionary as the program writes it; "..." for a text longer than LONGEST_KEY, and
+    for any other key, as its repr might be a method of the program.
     """
     if type(key) is str and len(key) <= LONGEST_KEY:
         return repr(key)

@@ -14,8 +14,9 @@ from .references import Reference, variables_kept_by, variables_of
 
 
 def roots() -> list[Iterable[Reference]]:
-    """The groups of names in the order in which they are walked: the program's variables, its global
-    names, variables of frames that do not run, then a group for each running function of a library.
+    """The groups of names in the order in which they are walked: the program's variables, its
+    global names, variables of frames that do not run, then a group for each running function of a
+    library.
 
     A tensor gets its name from the first group that reaches it. So this order prefers variables to
     globals, and names of the program to those of libraries.

@@ -27,9 +27,9 @@ SUITES = ("body", "orelse", "finalbody")
 
 
 class PartOfStep(NamedTuple):
-    """A backward pass and the lines that belong to it. ``backward``: the line of its call. ``lines``: the
-    lines that compute the tensors for it, and the lines of the call itself. ``loops``: those of
-    ``lines`` that are in loops.
+    """A backward pass and the lines that belong to it. ``backward``: the line of its call.
+    ``lines``: the lines that compute the tensors for it, and the lines of the call itself.
+    ``loops``: those of ``lines`` that are in loops.
     """
 
     backward: int
@@ -38,12 +38,12 @@ class PartOfStep(NamedTuple):
 
 
 def running_part_of_step() -> dict[str, Any]:
-    """The part of a step that runs now: a dictionary with the fields of PartOfStep, lines written as
-    "train.py:12 step". If several running functions have a part of a step, the innermost counts. Empty
-    where no backward pass follows.
+    """The part of a step that runs now: a dictionary with the fields of PartOfStep, lines written
+    as "train.py:12 step". If several running functions have a part of a step, the innermost counts.
+    Empty where no backward pass follows.
 
-    Where a library such as a trainer runs the step, the function of the program that it calls belongs
-    to the step as a whole: ``lines`` are then all lines of that function.
+    Where a library such as a trainer runs the step, the function of the program that it calls
+    belongs to the step as a whole: ``lines`` are then all lines of that function.
     """
     called: types.CodeType | None = (
         None  # the outermost of the program's functions passed so far
@@ -79,7 +79,9 @@ def _part_that_runs(frame: types.FrameType) -> PartOfStep | None:
 
 
 def _is_backward(name: str) -> bool:
-    """Whether a function of that name runs a backward pass: backward, manual_backward, autograd.grad."""
+    """Whether a function of that name runs a backward pass: backward, manual_backward,
+    autograd.grad.
+    """
     return "backward" in name or name == "grad"
 
 
@@ -89,9 +91,9 @@ def _place(code: types.CodeType, line: int) -> str:
 
 
 def part_of_step(source: str, line: int) -> PartOfStep | None:
-    """The part of a step that runs at a line. That is so if the line itself calls a backward pass, or if
-    one follows in the same pass of the same loop and goes through what the line computes. None
-    elsewhere, and where the source is no Python.
+    """The part of a step that runs at a line. That is so if the line itself calls a backward pass,
+    or if one follows in the same pass of the same loop and goes through what the line computes.
+    None elsewhere, and where the source is no Python.
     """
     try:
         tree = ast.parse(source)
@@ -124,8 +126,9 @@ def _loops_in(statements: list[ast.stmt]) -> list[ast.For | ast.AsyncFor | ast.W
 
 
 def _suites_around(tree: ast.Module, line: int) -> list[tuple[list[ast.stmt], int]]:
-    """The suites around a line within its innermost function, the innermost suite first, as pairs of the
-    suite and the index in it of the statement that has the line. Empty where no statement has it.
+    """The suites around a line within its innermost function, the innermost suite first, as pairs
+    of the suite and the index in it of the statement that has the line. Empty where no statement
+    has it.
     """
     around: list[tuple[list[ast.stmt], int]] = []
     suites = [tree.body]
@@ -149,8 +152,8 @@ def _suites_of(statement: ast.stmt) -> list[list[ast.stmt]]:
 
 
 def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """The calls of a backward pass in a statement, such as loss.backward(), fabric.backward(loss) and
-    torch.autograd.grad(loss, x). None in a loop, whose passes are steps of their own.
+    """The calls of a backward pass in a statement, such as loss.backward(), fabric.backward(loss)
+    and torch.autograd.grad(loss, x). None in a loop, whose passes are steps of their own.
     """
     if isinstance(statement, (*LOOPS, *FUNCTIONS)):
         return
@@ -167,8 +170,8 @@ def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 
 def _keeps_graph(call: ast.Call) -> bool:
-    """Whether a backward pass is called with create_graph=True or retain_graph=True. It keeps its graph
-    because another backward pass follows, and so ends no step.
+    """Whether a backward pass is called with create_graph=True or retain_graph=True. It keeps its
+    graph because another backward pass follows, and so ends no step.
     """
     for word in call.keywords:
         is_true = isinstance(word.value, ast.Constant) and bool(word.value.value)
@@ -178,8 +181,8 @@ def _keeps_graph(call: ast.Call) -> bool:
 
 
 def _makers(statements: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
-    """Those of ``statements`` that compute the values of some names, or other values from which these are
-    computed; the last statement first. Names are texts such as "loss" and "self.scale".
+    """Those of ``statements`` that compute the values of some names, or other values from which
+    these are computed; the last statement first. Names are texts such as "loss" and "self.scale".
     """
     makers = []
     for statement in reversed(statements):

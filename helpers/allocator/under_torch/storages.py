@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Storage(NamedTuple):
-    """A tensor with the address and the bytes of its storage on the device; ``has_graph``: it carries a
-    graph of autograd.
+    """A tensor with the address and the bytes of its storage on the device; ``has_graph``: it
+    carries a graph of autograd.
     """
 
     tensor: Tensor
@@ -34,8 +34,8 @@ def storages_of(torch: ModuleType, *devices: str) -> dict[int, Storage]:
 
 
 def storage_of(tensor: Tensor, devices: Sequence[str]) -> Storage | None:
-    """The storage of a tensor; None where it is on no device of these kinds, such as "cuda", or has no
-    storage of its own.
+    """The storage of a tensor; None where it is on no device of these kinds, such as "cuda", or has
+    no storage of its own.
     """
     try:
         storage = tensor.untyped_storage()
@@ -59,8 +59,8 @@ def _kind_of(where: device) -> str:
 
 
 def _tensors(torch: ModuleType) -> Iterator[Tensor]:
-    """All tensors that Python knows, and the gradients of leaves: Python has no object for a gradient
-    until .grad is asked for. (To ask another tensor than a leaf for it makes torch warn.)
+    """All tensors that Python knows, and the gradients of leaves: Python has no object for a
+    gradient until .grad is asked for. (To ask another tensor than a leaf for it makes torch warn.)
     """
     for tensor in instances_of(torch.Tensor):
         yield tensor
@@ -69,8 +69,8 @@ def _tensors(torch: ModuleType) -> Iterator[Tensor]:
 
 
 def instances_of(kind: type) -> Iterator[Any]:
-    """All objects of a class that Python's collector knows. It asks type(), because isinstance would call
-    a property __class__ of the program's objects.
+    """All objects of a class that Python's collector knows. It asks type(), because isinstance
+    would call a property __class__ of the program's objects.
     """
     for candidate in gc.get_objects():
         if issubclass(type(candidate), kind):

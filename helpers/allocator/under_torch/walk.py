@@ -1,7 +1,7 @@
 """Walks from the names of a program to its tensors, the shortest way first.
 
-Names come in groups, which are counted from 1. An object belongs to the first group that reaches it,
-and is not walked again.
+Names come in groups, which are counted from 1. An object belongs to the first group that reaches
+it, and is not walked again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ OBJECTS_BETWEEN_CLOCKS = 64
 class Walk:
     """A walk from names to the tensors of ``storages``, which are by the id of the tensor.
 
-    ``reached``: for each tensor, by its id, the reference that reached it. ``longest_s``: seconds of
-    processor time after which the walk stops.
+    ``reached``: for each tensor, by its id, the reference that reached it. ``longest_s``: seconds
+    of processor time after which the walk stops.
     """
 
     def __init__(self, storages: dict[int, Storage], longest_s: float):
@@ -41,8 +41,8 @@ class Walk:
 
     @property
     def complete(self) -> bool:
-        """Whether no name that was not walked could lead to another tensor: the walk was not stopped at a
-        limit, or it had reached every tensor before.
+        """Whether no name that was not walked could lead to another tensor: the walk was not
+        stopped at a limit, or it had reached every tensor before.
         """
         return self._is_in_time or self.has_all
 
@@ -53,8 +53,8 @@ class Walk:
                 self.run_from(roots)
 
     def run_from(self, roots: Iterable[Reference]) -> list[Reference]:
-        """Walk from a group of names to all objects that no earlier group reached. Returns the references
-        that led to objects of an earlier group: these are shared with it.
+        """Walk from a group of names to all objects that no earlier group reached. Returns the
+        references that led to objects of an earlier group: these are shared with it.
         """
         self._groups += 1
         self._check_time()
@@ -75,8 +75,8 @@ class Walk:
             self._is_in_time = False
 
     def _next(self, reference: Reference) -> Iterable[Reference]:
-        """The objects to which an object refers; none where it was walked before or is plain. Notes a tensor
-        in ``reached``.
+        """The objects to which an object refers; none where it was walked before or is plain. Notes
+        a tensor in ``reached``.
         """
         key = id(reference.value)
         if key in self._group_of or is_plain(reference.value):

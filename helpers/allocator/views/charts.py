@@ -35,7 +35,8 @@ class _Stacks:
     ``numbers``: for each operation the place of its stack in ``texts``, -1 where it has none or the
     chart has no room for it. ``left_out``: how many operations found no room. ``texts``: for each
     stack a column of the numbers of its frames. ``frames``: by the text of each frame its number.
-    ``program_frames``: for each stack the place in it of the program's innermost frame, -1 for none.
+    ``program_frames``: for each stack the place in it of the program's innermost frame, -1 for
+    none.
     """
 
     def __init__(self, trace: Trace, events: list[int]):
@@ -48,8 +49,8 @@ class _Stacks:
         self.numbers = list(map(self._number, events))
 
     def _number(self, event: int) -> int:
-        """The place in ``texts`` of an operation's stack, which is added if it is new; -1 for no stack, no
-        operation (-1), or no room. ``left_out`` counts the operations without room.
+        """The place in ``texts`` of an operation's stack, which is added if it is new; -1 for no
+        stack, no operation (-1), or no room. ``left_out`` counts the operations without room.
         """
         if self.trace.frame is None or event < 0:
             return -1
@@ -115,9 +116,9 @@ def timeline(
 
 
 def _lives(trace: Trace, outcome: Outcome) -> np.ndarray:
-    """A row for each block that was in use, in order of time, with four numbers: the operation from which
-    on it is in use, the operation that frees it (the number of operations for none), its bytes, and
-    the operation that allocated it (-1 for a block of the start).
+    """A row for each block that was in use, in order of time, with four numbers: the operation from
+    which on it is in use, the operation that frees it (the number of operations for none), its
+    bytes, and the operation that allocated it (-1 for a block of the start).
     """
     freed_at = trace.freed_at
     # A row of the outcome has kind -1 where no block was handed out.
@@ -131,9 +132,9 @@ def _lives(trace: Trace, outcome: Outcome) -> np.ndarray:
 
 
 def _changes(values: np.ndarray) -> tuple[list[int], list[int]]:
-    """The operations at which a figure changed, and its value from then on. Where there are more than
-    MOST_CHANGES, neighbours become one change, at the first of them and with their highest value, so
-    that no peak is lost.
+    """The operations at which a figure changed, and its value from then on. Where there are more
+    than MOST_CHANGES, neighbours become one change, at the first of them and with their highest
+    value, so that no peak is lost.
     """
     at = np.flatnonzero(np.diff(values, prepend=-1))
     step = ceil(len(at) / MOST_CHANGES)
@@ -173,8 +174,8 @@ def strip(title: str, trace: Trace, blocks: np.ndarray) -> Chart:
 
 
 def _largest(blocks: np.ndarray, by: int) -> tuple[np.ndarray, np.ndarray]:
-    """The MOST_BLOCKS largest blocks, in the order in which they are given, and the other blocks. ``by``:
-    the column of their bytes.
+    """The MOST_BLOCKS largest blocks, in the order in which they are given, and the other blocks.
+    ``by``: the column of their bytes.
     """
     largest = np.sort(np.argsort(-blocks[:, by], kind="stable")[:MOST_BLOCKS])
     return blocks[largest], np.delete(blocks, largest, axis=0)

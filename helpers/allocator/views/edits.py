@@ -30,8 +30,8 @@ AS_FAR = (
 
 
 def table(comparison: EditComparison) -> Shown:
-    """The program before and after the edits, each under the default settings and under the best. Without
-    any edit it has only the rows of the program as it is.
+    """The program before and after the edits, each under the default settings and under the best.
+    Without any edit it has only the rows of the program as it is.
     """
     rows = _rows("as it is", comparison.before)
     if comparison.edits:
@@ -60,8 +60,8 @@ def table(comparison: EditComparison) -> Shown:
 
 
 def _rows(program: str, answer: WhatIf) -> list[list[object]]:
-    """The rows of one program: under the default settings, and under those to use. Where the default
-    settings are to be used, and where no setting passes, the second are the best row's.
+    """The rows of one program: under the default settings, and under those to use. Where the
+    default settings are to be used, and where no setting passes, the second are the best row's.
     """
     best = answer.rows[0].settings
     if answer.use:

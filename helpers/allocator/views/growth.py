@@ -40,8 +40,8 @@ DECIMALS_WRITTEN = 4
 
 
 def growing(study: Study) -> Shown:
-    """What grows in a study's trace, and the step in which it runs out on the study's card. Where the
-    trace has no lines of the program it is a table without rows that says so.
+    """What grows in a study's trace, and the step in which it runs out on the study's card. Where
+    the trace has no lines of the program it is a table without rows that says so.
     """
     recorded = growth_of_recording(study.trace, study.path)
     try:
@@ -55,8 +55,9 @@ def growing(study: Study) -> Shown:
 def runs_out_on(
     study: Study, recorded: RecordedGrowth
 ) -> tuple[Exhaustion | None, int]:
-    """How the growth ends on the study's card, and the bytes of that card, 0 where its size is not known.
-    The first is None where that is so, where growth could not be seen, and where it does not run out.
+    """How the growth ends on the study's card, and the bytes of that card, 0 where its size is not
+    known. The first is None where that is so, where growth could not be seen, and where it does not
+    run out.
     """
     capacity = study.card.capacity_bytes
     if capacity >= AMPLE_BYTES:
@@ -71,8 +72,8 @@ def runs_out_on(
 def growth_table(
     recorded: RecordedGrowth, runs_out: Exhaustion | None, capacity_bytes: int
 ) -> Shown:
-    """A row for each grower, with its keeper, and above the rows what they mean. Where growth could not
-    be seen it has no rows and says why.
+    """A row for each grower, with its keeper, and above the rows what they mean. Where growth could
+    not be seen it has no rows and says why.
 
     ``capacity_bytes``: of the card on which ``runs_out`` was computed; 0 where none was named.
     Raises LinesError where no request has a line of the program.
@@ -90,8 +91,8 @@ def growth_table(
             "each step allocates more than the one before, because its input grows; nothing of "
             "that is kept, but the peak rises with it"
         )
-    # How it ends on the card is left out for a growth that is too small to be a leak: that would run
-    # out in a step so late that no program reaches it. Unless a recorded step ran out.
+    # How it ends on the card is left out for a growth that is too small to be a leak: that would
+    # run out in a step so late that no program reaches it. Unless a recorded step ran out.
     says_end = recorded.is_leak or recorded.ran_out or not growth.growers
     if runs_out is not None and runs_out.recorded:
         says_end = True
@@ -160,8 +161,8 @@ def _too_early(recorded: RecordedGrowth) -> str:
 
 
 def _result(recorded: RecordedGrowth, growth: Growth) -> str:
-    """The answer in a sentence: what grows by how much, and whether that is a leak; where nothing grows,
-    the smallest growth that would have shown.
+    """The answer in a sentence: what grows by how much, and whether that is a leak; where nothing
+    grows, the smallest growth that would have shown.
     """
     if recorded.growers:
         size = show_bytes(round(growth.bytes_per_step))
@@ -182,7 +183,9 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
 
 
 def _notes(growth: Growth) -> list[str]:
-    """A note with the live bytes at the beginning of some steps, so that a reader can check the growth."""
+    """A note with the live bytes at the beginning of some steps, so that a reader can check the
+    growth.
+    """
     steps = len(growth.live)
     shown = sorted({0, 1, steps // 2, steps - 1})
     live = [show_bytes(growth.live[step]) for step in shown]
@@ -214,8 +217,9 @@ def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
 def growth_json(
     recorded: RecordedGrowth, runs_out: Exhaustion | None, capacity_bytes: int
 ) -> dict[str, Any]:
-    """What ``growth_table`` shows, as JSON. ``growers[].where`` names the line that keeps, then the line
-    that asked. Where growth could not be seen it has the fields up to ``runs_out`` alone, and 0 bytes per step.
+    """What ``growth_table`` shows, as JSON. ``growers[].where`` names the line that keeps, then the
+    line that asked. Where growth could not be seen it has the fields up to ``runs_out`` alone, and
+    0 bytes per step.
     """
     runs_out_json = None
     if runs_out is not None:

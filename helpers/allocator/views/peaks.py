@@ -1,5 +1,5 @@
-"""Shows what changed at the peak of live memory from one trace to another, by the program's own lines
-and by kind of memory.
+"""Shows what changed at the peak of live memory from one trace to another, by the program's own
+lines and by kind of memory.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ SLOW_CALLS = (
 )
 GROWS_OR_NEEDS_MORE = ("user-leak", "true-capacity")
 FRAGMENTED = "allocator-fragmentation"
-"""Labels of verdicts (helpers/judge/failures.json). A setting that gets past one request is no remedy
-for the first two; the last one names a setting to use.
+"""Labels of verdicts (helpers/judge/failures.json). A setting that gets past one request is no
+remedy for the first two; the last one names a setting to use.
 """
 _SPLIT_SIZE = re.compile(r"max_split_size_mb:\d+")
 LEAGUE = "settings:value, runs out at:ends, peak reserved:size, retries:number, slow calls:number"
@@ -39,8 +39,8 @@ def replay_text(
     check: Agreement | None,
     notes: Sequence[str],
 ) -> Shown:
-    """One replay in words and figures. ``check``: how it compares with the recording, None where it cannot
-    be compared. ``notes``: of the study.
+    """One replay in words and figures. ``check``: how it compares with the recording, None where it
+    cannot be compared. ``notes``: of the study.
     """
     end = "every request succeeds"
     if row.first_oom is not None:
@@ -84,8 +84,8 @@ def where_it_ends(row: Replay) -> str:
 
 
 def _agreement_words(check: Agreement) -> str:
-    """How the replay agrees with the recording: how many of its addresses are as recorded, and the bytes
-    reserved at its end beside the recorded ones.
+    """How the replay agrees with the recording: how many of its addresses are as recorded, and the
+    bytes reserved at its end beside the recorded ones.
     """
     exact = "exact" if check.exact else "not exact"
     addresses = f"{check.same_address} of {check.allocations} addresses"
@@ -100,9 +100,9 @@ def _agreement_words(check: Agreement) -> str:
 
 
 def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
-    """The settings of a what-if: the one to use, then the others, the best first, up to ``rows``; the
-    default settings are shown in any case. Below them what was live, and warnings. ``path``: of the
-    trace, for commands that a reader may run.
+    """The settings of a what-if: the one to use, then the others, the best first, up to ``rows``;
+    the default settings are shown in any case. Below them what was live, and warnings. ``path``: of
+    the trace, for commands that a reader may run.
     """
     size = show_bytes(answer.capacity_bytes)
     sentences = [_use(answer)]
@@ -130,9 +130,9 @@ def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
 
 
 def setting_to_use(answer: WhatIf) -> str:
-    """The setting that the next command of the verdict sets, if the verdict is on fragmentation and that
-    setting passes here: the page then names one setting, and not two. Else the setting that the
-    what-if recommends, "" for the default settings and where none passes.
+    """The setting that the next command of the verdict sets, if the verdict is on fragmentation and
+    that setting passes here: the page then names one setting, and not two. Else the setting that
+    the what-if recommends, "" for the default settings and where none passes.
     """
     verdict = answer.verdict
     if verdict is None or verdict.label != FRAGMENTED:
@@ -187,8 +187,8 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
 
 
 def _groups_in_words(groups: Sequence[LiveBytes]) -> list[str]:
-    """A line for each place in the program, with the bytes and allocations that it holds, the most bytes
-    first. Stacks that ``place_in_words`` gives the same words are one place.
+    """A line for each place in the program, with the bytes and allocations that it holds, the most
+    bytes first. Stacks that ``place_in_words`` gives the same words are one place.
     """
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -209,8 +209,8 @@ def _groups_in_words(groups: Sequence[LiveBytes]) -> list[str]:
 
 
 def ranked(answer: WhatIf) -> list[Replay]:
-    """The rows of a what-if, the one to use first, which need not be the best (whatif.recommended); the
-    others in their order, the best first.
+    """The rows of a what-if, the one to use first, which need not be the best (whatif.recommended);
+    the others in their order, the best first.
     """
     if answer.needs_bytes:
         # none is to be used; ``use`` is "", as for the default settings
@@ -219,8 +219,8 @@ def ranked(answer: WhatIf) -> list[Replay]:
 
 
 def _league_cells(rows: Sequence[Replay]) -> list[list[object]]:
-    """A row of cells for each setting. Values of max_split_size_mb with the same figures share a row, such
-    as "max_split_size_mb:64, 128".
+    """A row of cells for each setting. Values of max_split_size_mb with the same figures share a
+    row, such as "max_split_size_mb:64, 128".
     """
     # By a setting, of max_split_size_mb without its value, and its figures: the name in its cell.
     names: dict[tuple[object, ...], str] = {}
@@ -237,8 +237,8 @@ def _league_cells(rows: Sequence[Replay]) -> list[list[object]]:
 
 
 def _league_figures(row: Replay) -> tuple[object, ...]:
-    """The figures of a setting, in the order of LEAGUE: where it runs out; the peak reserved, from the
-    lowest to the highest where it depends on the driver's addresses; retries; slow calls.
+    """The figures of a setting, in the order of LEAGUE: where it runs out; the peak reserved, from
+    the lowest to the highest where it depends on the driver's addresses; retries; slow calls.
     """
     peak = show_bytes(row.peak_reserved_low_bytes)
     highest = show_bytes(row.peak_reserved_high_bytes)
@@ -262,7 +262,9 @@ def sweep_table(answers: Sequence[WhatIf]) -> Shown:
 
 
 def _default_end(answer: WhatIf) -> str:
-    """How the run ends under the default settings; "not tried" where the what-if did not include them."""
+    """How the run ends under the default settings; "not tried" where the what-if did not include
+    them.
+    """
     default = next((row for row in answer.rows if not row.settings), None)
     if default is None:
         return "not tried"

@@ -1,5 +1,5 @@
-"""Shows a shrunk trace: as a table of its requests, and as a program that needs only torch, so that a
-maintainer of torch can run it.
+"""Shows a shrunk trace: as a table of its requests, and as a program that needs only torch, so that
+a maintainer of torch can run it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class NoProgramError(ValueError):
 
 
 def shrunk_table(shrunk: Shrunk) -> Shown:
-    """The requests that are left, equal ones in a row as one; above them what every candidate kept of
-    the failure, below them figures.
+    """The requests that are left, equal ones in a row as one; above them what every candidate kept
+    of the failure, below them figures.
     """
     failure = shrunk.failure
     head = f"{shrunk.before:,} requests became {shrunk.requests}: {failure.kind}"
@@ -122,9 +122,9 @@ def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
 
 
 def _steps(trace: Trace) -> list[int]:
-    """The operations except the last, as numbers in the list of the program (reproducer.txt): above 0
-    the bytes of a request; below 0 a free, -1 for the block of the last request, -2 for that of the
-    one before, and so on; 0 for empty_cache.
+    """The operations except the last, as numbers in the list of the program (reproducer.txt): above
+    0 the bytes of a request; below 0 a free, -1 for the block of the last request, -2 for that of
+    the one before, and so on; 0 for empty_cache.
     """
     steps: list[int] = []
     number_of: dict[int, int] = {}  # the request of each block's id, counted from 0
@@ -141,8 +141,9 @@ def _steps(trace: Trace) -> list[int]:
 
 
 def _repeated(steps: list[int]) -> str:
-    """The steps as text of the program's list, "(times, [steps]), ...". From the first step on, each group
-    is the longest repetition that begins there; steps that do not repeat share a group of one time.
+    """The steps as text of the program's list, "(times, [steps]), ...". From the first step on,
+    each group is the longest repetition that begins there; steps that do not repeat share a group
+    of one time.
     """
     groups: list[tuple[int, list[int]]] = []
     while steps:

@@ -43,17 +43,18 @@ WIDEST = 90
 """Characters of a cell: two lines of the program with their functions."""
 MAP_HEIGHT = 5.0
 """Inches of the figure."""
-# Of a row, which is 1 high: the strip leaves a gap to the next, the line before a segment almost none.
+# Of a row, which is 1 high: the strip leaves a gap to the next, the line before a segment almost
+# none.
 STRIP = (0.1, 0.9)
 LINE = (0.02, 0.98)
 EDGE = 0.1  # above the first row and below the last
 
 
 class _Blocks:
-    """The mapped blocks of an outcome in address order, as arrays. ``sizes``: their bytes. ``kinds``: their
-    states (``kinds_of``). ``places``: a row for each block with the kind and the ordinal of its segment
-    and its offset there, which together name an address. ``starts``: the reserved bytes before each
-    block. ``begins``: the number of the first block of each segment.
+    """The mapped blocks of an outcome in address order, as arrays. ``sizes``: their bytes.
+    ``kinds``: their states (``kinds_of``). ``places``: a row for each block with the kind and the
+    ordinal of its segment and its offset there, which together name an address. ``starts``: the
+    reserved bytes before each block. ``begins``: the number of the first block of each segment.
     """
 
     def __init__(self, table: np.ndarray) -> None:
@@ -65,7 +66,8 @@ class _Blocks:
         self.places = np.stack(place, axis=1)
         self.sizes = block_column(mapped, "size")
         self.starts = np.cumsum(self.sizes) - self.sizes
-        # A segment begins where kind or ordinal changes; no kind is -1, so the first block begins one.
+        # A segment begins where kind or ordinal changes; no kind is -1, so the first block begins
+        # one.
         segment_changes = np.diff(self.places[:, :2], axis=0, prepend=-1)
         self.begins = np.flatnonzero(segment_changes.any(axis=1))
 
@@ -95,8 +97,8 @@ def kinds_of(blocks: np.ndarray) -> np.ndarray:
 
 
 def segment_map(trace: Trace, replay: Outcome, at: Outcome, title: str) -> Shown:
-    """The map of every reserved byte ``at`` a moment, and as a table a row for each segment, the one
-    with most stranded bytes first, with the lines whose blocks keep it in use.
+    """The map of every reserved byte ``at`` a moment, and as a table a row for each segment, the
+    one with most stranded bytes first, with the lines whose blocks keep it in use.
 
     ``replay``: that of the whole trace, with a timeline. ``at``: one that stops at the moment.
     """
@@ -139,8 +141,8 @@ def _kind_words(blocks: _Blocks, number: int) -> str:
 def _allocated_at(
     trace: Trace, replay: Outcome, moment: int
 ) -> dict[tuple[int, ...], int]:
-    """For each place, (kind, ordinal, offset), the operation that last allocated a block there among
-    the first ``moment`` operations.
+    """For each place, (kind, ordinal, offset), the operation that last allocated a block there
+    among the first ``moment`` operations.
     """
     allocates = trace.op[:moment] == Op.ALLOC
     served = replay.column("kind")[:moment] >= 0
@@ -178,8 +180,8 @@ def _lines_of(
     allocated_at: dict[tuple[int, ...], int],
     used: np.ndarray,
 ) -> list[str]:
-    """The lines that allocated some blocks, given by their numbers, the largest block first; a block
-    of the start has none.
+    """The lines that allocated some blocks, given by their numbers, the largest block first; a
+    block of the start has none.
     """
     largest_first = used[np.argsort(-blocks.sizes[used], kind="stable")]
     lines = []
@@ -239,8 +241,8 @@ def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:
 
 
 def _strips(spans: Sequence[tuple[int, int]], row_bytes: int) -> Path:
-    """The boxes of some spans of bytes, (from, to), on the map, as one shape. The map is folded, so a span
-    has a box in each row in which some of its bytes are.
+    """The boxes of some spans of bytes, (from, to), on the map, as one shape. The map is folded, so
+    a span has a box in each row in which some of its bytes are.
     """
     above, below = STRIP
     boxes = []

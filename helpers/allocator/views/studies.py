@@ -63,9 +63,10 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A replay of a study under one setting. ``outcome``: the whole replay. ``moment``: the operation of its
-    first out-of-memory, else the one after which most was reserved. ``at``: the replay up to and with
-    that operation; ``metrics``: the figures then. ``stranded``: sampled over the run.
+    """A replay of a study under one setting. ``outcome``: the whole replay. ``moment``: the
+    operation of its first out-of-memory, else the one after which most was reserved. ``at``: the
+    replay up to and with that operation; ``metrics``: the figures then. ``stranded``: sampled over
+    the run.
     """
 
     study: Study
@@ -140,8 +141,9 @@ def words(study: Study) -> str:
 
 
 def memory(*views: View) -> Shown:
-    """Reserved, allocated and stranded bytes over the run, under one setting, or under several below each
-    other on one scale. A single one has a chart to point at, if its trace is not too long for that.
+    """Reserved, allocated and stranded bytes over the run, under one setting, or under several
+    below each other on one scale. A single one has a chart to point at, if its trace is not too
+    long for that.
     """
     size = show_bytes(views[0].study.card.capacity_bytes)
     rows = []
@@ -175,8 +177,9 @@ def _chart(seen: View, title: str) -> Chart:
 
 
 def pair(seen: View, answer: WhatIf) -> Sequence[View]:
-    """The run as it is, and the run under the setting to use. Where it has that setting already, the second
-    is under the best of the other settings that may be recommended; without any it is the same again.
+    """The run as it is, and the run under the setting to use. Where it has that setting already,
+    the second is under the best of the other settings that may be recommended; without any it is
+    the same again.
     """
     other = answer.use
     if other == seen.conf:
@@ -270,8 +273,8 @@ def metrics_table(seen: View) -> Shown:
 
 
 def league(answer: WhatIf) -> Shown:
-    """The settings, the one to use first, then the best, as a table and as bars: the length of a bar
-    is the peak reserved, and it is hatched where a request fails.
+    """The settings, the one to use first, then the best, as a table and as bars: the length of a
+    bar is the peak reserved, and it is hatched where a request fails.
     """
     shown = league_rows(answer, len(answer.rows))
     return replace(shown, draw=partial(_draw_league, answer, shown.title))

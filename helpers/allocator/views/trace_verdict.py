@@ -15,9 +15,9 @@ from helpers.judge.evidence import CaseEvidence
 def verdict(study: Study, league: WhatIf | None = None) -> Verdict:
     """Why the program of a study's trace failed on its card, or that it did not.
 
-    ``league``: the study's what-if, where it was made already. The verdict on an example or a pattern
-    gets the state "aside", if it has no other: a page then sets it aside, because it does not say why
-    this machine fails.
+    ``league``: the study's what-if, where it was made already. The verdict on an example or a
+    pattern gets the state "aside", if it has no other: a page then sets it aside, because it does
+    not say why this machine fails.
     """
     answer = diagnose(CaseEvidence(program=facts_of(study, league)))
     if study.of_user or answer.state:

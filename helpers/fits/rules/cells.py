@@ -18,8 +18,8 @@ PADDING = 256
 GPT_OSS = ("gptoss", "gpt-oss")
 """The architecture, as ollama and as llama.cpp name it."""
 GPT_OSS_CELLS = 4096
-"""Cells of its window in ollama (GraphSize, gptoss; model/models/gptoss), in place of the 128 tokens
-of its header.
+"""Cells of its window in ollama (GraphSize, gptoss; model/models/gptoss), in place of the 128
+tokens of its header.
 """
 
 

@@ -22,9 +22,9 @@ SGLANG_TIERS = (
     (20480, 4096, 48, 160),
     (0, 2048, 8, 8),
 )
-"""SGLang's defaults by the card (sglang/srt/arg_groups, handle_gpu_memory_settings): from so many MiB
-on, tokens of a chunk, and requests of a graph where fewer than four cards share a layer, and where
-four or more do.
+"""SGLang's defaults by the card (sglang/srt/arg_groups, handle_gpu_memory_settings): from so many
+MiB on, tokens of a chunk, and requests of a graph where fewer than four cards share a layer, and
+where four or more do.
 """
 SGLANG_TIERS_BEFORE = (*SGLANG_TIERS[:3], (20480, 2048, 24, 80), SGLANG_TIERS[4])
 """The same until the spring of 2026."""

@@ -15,8 +15,8 @@ UNCOUNTED = (
 )
 HEADER = "the bytes of the weights: model.safetensors.index.json"
 QUANTISED_RANGE = (0.96, 1, 1.06)
-"""Real sizes of quantised weights as shares of the computed one, low, likely and high (records): what
-is left at 16 bits, and how scales are packed, differs.
+"""Real sizes of quantised weights as shares of the computed one, low, likely and high (records):
+what is left at 16 bits, and how scales are packed, differs.
 """
 
 

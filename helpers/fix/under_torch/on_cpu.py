@@ -49,8 +49,8 @@ Divisor = Sequence[int]
 """By what whole numbers are divided, from which number on, and whether lists are cut short, too."""
 
 MOST_TURNS = 6
-"""Turns of each loop: more than the entries that a bounded cache keeps (MOST_CACHED in collected.py),
-so that it is seen whether the program needs those that leave it.
+"""Turns of each loop: more than the entries that a bounded cache keeps (MOST_CACHED in
+collected.py), so that it is seen whether the program needs those that leave it.
 """
 MEMORY_BYTES = 6 << 30
 """How much data each program may have (RLIMIT_DATA). Our choice: two programs that run side by side
@@ -107,8 +107,8 @@ TICKS_PER_S = 1000
 class Smaller(ast.NodeTransformer):
     """Changes a source: loops make a few turns, and whole numbers are divided as ``divisor`` says.
 
-    The loops in a class of modules (torch.nn.Module) stay whole: with fewer turns its layers would no
-    longer fit each other.
+    The loops in a class of modules (torch.nn.Module) stay whole: with fewer turns its layers would
+    no longer fit each other.
     """
 
     def __init__(self, divisor: Divisor) -> None:
@@ -166,8 +166,8 @@ def divided(number: int, divisor: Divisor) -> int:
 
 
 def few(items: Value) -> Value:
-    """The first few (MOST_TURNS) of what a loop goes over. All of a dictionary or of its keys, values
-    or items: a part of a model's state could not be loaded.
+    """The first few (MOST_TURNS) of what a loop goes over. All of a dictionary or of its keys,
+    values or items: a part of a model's state could not be loaded.
     """
     if isinstance(items, (dict, KeysView, ValuesView, ItemsView)):
         return items
@@ -298,7 +298,8 @@ def on_cpu_mode(torch: Torch) -> Value:
             wanted = [moved(torch, value) for value in arguments]
             named = moved_keywords(torch, keywords)
             result = function(*wanted, **named)
-            # On a GPU ``to(device)`` would have made a copy; on the CPU it returns the tensor itself.
+            # On a GPU ``to(device)`` would have made a copy; on the CPU it returns the tensor
+            # itself.
             if function is torch.Tensor.to and result is wanted[0]:
                 others = [*wanted[1:], *named.values()]
                 names_device = any(
@@ -330,8 +331,8 @@ def moved_keywords(torch: Torch, keywords: dict[str, Value]) -> dict[str, Value]
 
 
 def watch(torch: Torch, record: Record) -> None:
-    """Record each loss on which the program calls backward, what it saves, and gradients, weights and
-    buffers of each step of an optimizer.
+    """Record each loss on which the program calls backward, what it saves, and gradients, weights
+    and buffers of each step of an optimizer.
     """
     backward = torch.autograd.backward
     save = torch.save
@@ -435,8 +436,8 @@ def without_gpu(torch: Torch) -> None:
 
 
 def same_each_time(torch: Torch) -> None:
-    """Let a program do the same each time: one thread, fixed seeds, and a clock that only counts how
-    often it was asked.
+    """Let a program do the same each time: one thread, fixed seeds, and a clock that only counts
+    how often it was asked.
     """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -488,8 +489,8 @@ def run(words: Sequence[str], divisor: Divisor) -> None:
 
 
 def observed(program: dict[str, Value], divisor: Divisor) -> int:
-    """Run a program (an entry of ``programs``) to its end, in this process. Returns the exit code for
-    this process: 1 where the program failed.
+    """Run a program (an entry of ``programs``) to its end, in this process. Returns the exit code
+    for this process: 1 where the program failed.
     """
     import torch
 
@@ -514,8 +515,8 @@ def observed(program: dict[str, Value], divisor: Divisor) -> int:
 
 
 def forked(program: dict[str, Value], divisor: Divisor, seconds: float) -> int:
-    """Start a program in a process of its own. Returns its PID. SIGPROF ends it after so many seconds
-    of the processor.
+    """Start a program in a process of its own. Returns its PID. SIGPROF ends it after so many
+    seconds of the processor.
     """
     pid = os.fork()
     if pid:

@@ -71,9 +71,9 @@ def _start_as_user(
 
 
 class _Forwarding:
-    """Passes on to the program the signals that this process gets, until ``restore``. ``killer`` kills
-    those who received SIGTERM ``term_s`` seconds later; ``handlers`` are the signal handlers that
-    were there before.
+    """Passes on to the program the signals that this process gets, until ``restore``. ``killer``
+    kills those who received SIGTERM ``term_s`` seconds later; ``handlers`` are the signal handlers
+    that were there before.
     """
 
     def __init__(

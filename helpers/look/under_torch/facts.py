@@ -23,8 +23,8 @@ LONGEST_WHY = 400
 
 
 def facts(devices: bool) -> dict[str, Any]:
-    """The row of the table ``torch``: the build, and with ``devices`` each device. A field that could
-    not be read is null, and ``unread`` says why.
+    """The row of the table ``torch``: the build, and with ``devices`` each device. A field that
+    could not be read is null, and ``unread`` says why.
     """
     row: dict[str, Any] = {
         "status": "ok",
@@ -58,8 +58,8 @@ def _why_not_imported(error: BaseException) -> str:
 
 
 def _build(torch: ModuleType) -> dict[str, Any]:
-    """The releases of torch, and of CUDA or HIP that it was built with. Raises ImportError for another
-    module of that name.
+    """The releases of torch, and of CUDA or HIP that it was built with. Raises ImportError for
+    another module of that name.
     """
     version = getattr(torch, "version", None)
     if not hasattr(torch, "__version__"):
@@ -92,8 +92,8 @@ def _fill(torch: ModuleType, row: dict[str, Any]) -> None:
 
 
 def _architectures(native: Any) -> list[str]:
-    """The GPU architectures of the build. The public get_arch_list() of older releases counts devices
-    first, and returns [] if it sees none.
+    """The GPU architectures of the build. The public get_arch_list() of older releases counts
+    devices first, and returns [] if it sees none.
     """
     flags: str | None = native._cuda_getArchFlags()
     if flags is None:

@@ -1,5 +1,5 @@
-"""What compiled flex_attention allocates. A rehearsal without a compiler would run torch's uncompiled
-kernel, which holds the scores; the compiled one never does (torch/_inductor/kernel/flex/
+"""What compiled flex_attention allocates. A rehearsal without a compiler would run torch's
+uncompiled kernel, which holds the scores; the compiled one never does (torch/_inductor/kernel/flex/
 flex_attention.py, read at torch 2.14).
 """
 
@@ -14,8 +14,8 @@ from .result_sizes import Value
 def forward(
     torch: Torch, query: Value, key: Value, value: Value, *rest: Value
 ) -> Value:
-    """The results of the operator flex_attention: the output, and for each query the logarithm of its
-    sum and, since torch 2.9 (which has AuxOutput), its highest score.
+    """The results of the operator flex_attention: the output, and for each query the logarithm of
+    its sum and, since torch 2.9 (which has AuxOutput), its highest score.
     """
     out = torch.empty_like(query)
     if value.shape[-1] != query.shape[-1]:

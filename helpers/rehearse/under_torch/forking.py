@@ -22,8 +22,8 @@ import types
 from typing import Any
 
 MOST_BYTES = 1 << 20
-"""Room for the message of asking.py: a command and an environment. Linux gives a process at most 2 MiB
-for both where its stack is limited to 8 MiB, and they are mostly a few KiB.
+"""Room for the message of asking.py: a command and an environment. Linux gives a process at most 2
+MiB for both where its stack is limited to 8 MiB, and they are mostly a few KiB.
 """
 RECORD = "CASEBOOK_RECORD"
 """The variable, a path, by which the recorder recognizes the processes of a run."""
@@ -83,8 +83,9 @@ def become(run: dict[str, Any], files: list[int]) -> None:
 
 
 def show_environment(environment: dict[str, str]) -> None:
-    """Write the value of RECORD over the blanks with which this Python began (forks.py): /proc shows
-    the environment of a process as it was in memory when the process began, unless that memory was written.
+    """Write the value of RECORD over the blanks with which this Python began (forks.py): /proc
+    shows the environment of a process as it was in memory when the process began, unless that
+    memory was written.
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p

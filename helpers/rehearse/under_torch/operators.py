@@ -50,9 +50,9 @@ def kind_of(torch: Torch, operator: Operator) -> str:
     views: its result is in its input's memory, so there is nothing to compute; allocates: it leaves
     its result as the memory was; exchanges: ranks send it to each other; fills: its result is one
     value everywhere; masks: it selects by masks, whose true elements are counted; reads: values go
-    to the host or between devices; scatters: the true elements of its mask are counted in a backward
-    pass; sizes: values decide how large its result is; writes, computes: a result in place, or a
-    new one; unknown: the same, but not computed along.
+    to the host or between devices; scatters: the true elements of its mask are counted in a
+    backward pass; sizes: values decide how large its result is; writes, computes: a result in
+    place, or a new one; unknown: the same, but not computed along.
     """
     name = name_of(operator)
     schema = operator._schema

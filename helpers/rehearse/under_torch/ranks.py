@@ -1,7 +1,7 @@
 """One rank of a job without the others: torch's fake process group stands in for the real one.
 
-Torch has it since release 2.1 (torch/testing/_internal/distributed/fake_pg.py). It sends nothing, so
-a rehearsal takes each other rank to hold what this one holds.
+Torch has it since release 2.1 (torch/testing/_internal/distributed/fake_pg.py). It sends nothing,
+so a rehearsal takes each other rank to hold what this one holds.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ class FirstBuckets:
         self.buffers: list[Value] = []
 
     def see(self, bucket: Value) -> None:
-        """Hold a bucket that is about to be exchanged in the first step; let go of all in the third."""
+        """Hold a bucket that is about to be exchanged in the first step; let go of all in the
+        third.
+        """
         if self.are_held and not self.steps:
             self.buffers.append(bucket.buffer())
         if bucket.is_last():

@@ -1,11 +1,11 @@
 """Computes small tensors of a rehearsed program on the CPU, in the memory of the simulated card.
 
 What a program decides by values on its card depends on small tensors: masks, counts, lengths,
-whether all sequences have ended. The host can touch their memory, so each operator whose tensors are
-all small runs once more over it. Products, convolutions and random operators are left out: their
-results are unknown and taken as 0 (an index: as the middle of its range, `all`: as true), and what is
-computed from them is unknown, too. Where unknown values decide how large a result is, its size is
-taken at a bound (BOUNDS).
+whether all sequences have ended. The host can touch their memory, so each operator whose tensors
+are all small runs once more over it. Products, convolutions and random operators are left out:
+their results are unknown and taken as 0 (an index: as the middle of its range, `all`: as true), and
+what is computed from them is unknown, too. Where unknown values decide how large a result is, its
+size is taken at a bound (BOUNDS).
 
 All is in one class, and so in one file, since each step asks in which memory values are unknown.
 """
@@ -51,8 +51,8 @@ the size is first computed from the zeros that stand for the values.
 
 @dataclass
 class Call:
-    """A call of an operator: its ``kind`` (kind_of), its arguments, and as ``inputs`` the tensors of
-    the card among them.
+    """A call of an operator: its ``kind`` (kind_of), its arguments, and as ``inputs`` the tensors
+    of the card among them.
     """
 
     operator: Operator
@@ -79,8 +79,8 @@ class Call:
 
 
 class ShadowComputation:
-    """Runs each operator on the simulated card, which computes nothing, and once more on the CPU over
-    the card's memory where that is small. ``bound_name``: a key of BOUNDS.
+    """Runs each operator on the simulated card, which computes nothing, and once more on the CPU
+    over the card's memory where that is small. ``bound_name``: a key of BOUNDS.
     """
 
     def __init__(self, torch: Torch, witness: Witness, bound_name: str):
@@ -93,8 +93,8 @@ class ShadowComputation:
         self.unknown = set[int]()
         """The addresses (place_of) of memory with unknown values."""
         self.received: dict[int, str] = {}
-        """By the address of what a rank without the others would receive, and of what is computed from
-        it, the collective.
+        """By the address of what a rank without the others would receive, and of what is computed
+        from it, the collective.
         """
         self.plain = torch.Tensor.__torch_dispatch__
         self.kind = functools.cache(functools.partial(kind_of, torch))
@@ -105,8 +105,8 @@ class ShadowComputation:
     def run(
         self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
-        """Run an operator on the card, and compute it along where that can be done. Returns its result
-        of the card.
+        """Run an operator on the card, and compute it along where that can be done. Returns its
+        result of the card.
         """
         kind = self.kind(operator)
         if not self.live or kind == "views":
@@ -134,8 +134,8 @@ class ShadowComputation:
     def exchange(
         self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
-        """Run a collective. The device moves what ranks exchange; what a rank without the others would
-        receive is unknown, and taken as what it sends.
+        """Run a collective. The device moves what ranks exchange; what a rank without the others
+        would receive is unknown, and taken as what it sends.
         """
         out = operator(*args, **kwargs)
         if not self.is_alone:
@@ -144,8 +144,8 @@ class ShadowComputation:
         if name_of(operator) == "send":
             return out
         with self.unseen(operator):
-            # Functional collectives return what they receive and send their first argument; those of
-            # c10d receive into the first, and send it or the second.
+            # Functional collectives return what they receive and send their first argument; those
+            # of c10d receive into the first, and send it or the second.
             if "functional" in operator._schema.name:
                 received = self.device_tensors(out)
                 sent = self.device_tensors(args[:1])
@@ -219,8 +219,8 @@ class ShadowComputation:
         return result, size_is_unknown
 
     def before_masks(self, call: Call) -> None:
-        """Announce how many elements the masks of an index select, which is read now and once more in
-        a backward pass: in that of ``x[mask]`` through x, in that of ``x[mask] = y`` through y.
+        """Announce how many elements the masks of an index select, which is read now and once more
+        in a backward pass: in that of ``x[mask]`` through x, in that of ``x[mask] = y`` through y.
         """
         counts = [self.count(index) for index in call.args[1] if index is not None]
         needs_gradient = call.args[0].requires_grad
@@ -267,8 +267,8 @@ class ShadowComputation:
     def after_read(self, call: Call, out: Tensor, unknown: bool) -> None:
         """After a copy to the host: fill in what the card did not compute.
 
-        A tensor that is no single stretch of memory is gathered by a kernel first, which does not run.
-        Unknown values become zeros, in place of whatever was in the memory.
+        A tensor that is no single stretch of memory is gathered by a kernel first, which does not
+        run. Unknown values become zeros, in place of whatever was in the memory.
         """
         kind = "computes"
         if out is call.args[0]:
@@ -283,8 +283,8 @@ class ShadowComputation:
     def after_computing(
         self, call: Call, outputs: list[Tensor], result: Value, unknown: bool
     ) -> None:
-        """After any other operator: write its results to the card, or assume them where they were not
-        computed.
+        """After any other operator: write its results to the card, or assume them where they were
+        not computed.
         """
         kind = call.kind
         if kind == "scatters" and call.in_place:
@@ -345,8 +345,8 @@ class ShadowComputation:
     def recompute_on_cpu(
         self, call: Call, kind: str, outputs: list[Tensor] | None
     ) -> Value:
-        """Run the operator on the CPU, over the card's memory. Returns its result; None where that is
-        not possible.
+        """Run the operator on the CPU, over the card's memory. Returns its result; None where that
+        is not possible.
 
         With ``outputs`` the result is written there, unless the operator wrote it in place.
         """
@@ -428,9 +428,9 @@ class ShadowComputation:
                     self.as_host(output).fill_(value)
 
     def assumed_value(self, call: Call, position: int, output: Tensor) -> Value:
-        """What every element of a result that was not computed is taken to be: the middle of the range
-        of an index, true for ``all``, the argument ``low`` of a random number; else 0. ``position``: of
-        the result among several.
+        """What every element of a result that was not computed is taken to be: the middle of the
+        range of an index, true for ``all``, the argument ``low`` of a random number; else 0.
+        ``position``: of the result among several.
         """
         low = call.argument("low")
         if low is not None:
@@ -451,8 +451,8 @@ class ShadowComputation:
         self.witness.device.fake_zero(storage.data_ptr(), storage.nbytes())
 
     def made_unknown(self, out: Value, *arguments: Value) -> Value:
-        """Make a result unknown, which is zeros then; where it shares the memory of an argument, that
-        stays as it is. Returns the result.
+        """Make a result unknown, which is zeros then; where it shares the memory of an argument,
+        that stays as it is. Returns the result.
         """
         places = {
             place_of(value) for value in flattened(arguments) if self.on_device(value)
@@ -492,8 +492,8 @@ class ShadowComputation:
         return [value for value in flattened((values,)) if self.on_device(value)]
 
     def on_device(self, value: Value) -> bool:
-        """Whether a value is a tensor with memory of the card: no sparse one, and none that stands for
-        other tensors.
+        """Whether a value is a tensor with memory of the card: no sparse one, and none that stands
+        for other tensors.
         """
         if not isinstance(value, self.torch.Tensor) or not self.are_plain((value,)):
             return False
@@ -522,8 +522,8 @@ def flattened(values: Sequence[Value]) -> list[Value]:
 
 
 def place_of(tensor: Tensor) -> int:
-    """The address at which a tensor's memory begins; -1 for a sparse or wrapped tensor, which has none
-    of its own.
+    """The address at which a tensor's memory begins; -1 for a sparse or wrapped tensor, which has
+    none of its own.
     """
     try:
         return int(tensor.untyped_storage().data_ptr())

@@ -20,8 +20,8 @@ from .witness import Witness
 Mode = Any  # a dispatch mode of torch
 Function = Callable[..., Value]
 DECIDED_BY_FIRST = {"cond": bool, "while_loop": bool, "switch": int}
-"""Operators of torch whose first argument decides which function they call: a value of this type, or
-a function that returns one.
+"""Operators of torch whose first argument decides which function they call: a value of this type,
+or a function that returns one.
 """
 RETURNS_WHAT_IT_CALLS = (*DECIDED_BY_FIRST, "invoke_subgraph", "strict_mode", "wrap")
 """Operators whose result is that of a function which they call."""
@@ -32,8 +32,8 @@ MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook"
 
 
 def start(torch: Torch, witness: Witness) -> None:
-    """Compute along in this thread from now on. Nothing is done in a torch without dispatch modes, or
-    where CASEBOOK_VALUES (--values) is no bound.
+    """Compute along in this thread from now on. Nothing is done in a torch without dispatch modes,
+    or where CASEBOOK_VALUES (--values) is no bound.
     """
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -182,8 +182,8 @@ class AroundMode:
         self.tensor = torch.tensor
 
     def without(self, call: Function, note: Function | None = None) -> Function:
-        """``call``, run outside of the mode. ``note`` gets its result and its arguments, and returns the
-        result; it is called only where the mode was left.
+        """``call``, run outside of the mode. ``note`` gets its result and its arguments, and
+        returns the result; it is called only where the mode was left.
         """
 
         @functools.wraps(call)
@@ -222,8 +222,8 @@ class AroundMode:
         return register_within
 
     def unpacking(self, init: Function) -> Function:
-        """``init``, the constructor of hooks of saved tensors, whose second hook then runs inside of
-        the mode: a backward pass calls it.
+        """``init``, the constructor of hooks of saved tensors, whose second hook then runs inside
+        of the mode: a backward pass calls it.
         """
 
         @functools.wraps(init)
@@ -233,8 +233,8 @@ class AroundMode:
         return init_within
 
     def within_functions(self, name: str, args: Sequence[Value]) -> list[Value]:
-        """The arguments of an operator that calls functions of the program: these then run inside of
-        the mode. torch's own kernel asserts that it runs outside of any.
+        """The arguments of an operator that calls functions of the program: these then run inside
+        of the mode. torch's own kernel asserts that it runs outside of any.
         """
         arguments = [self.functions_within(value) for value in args]
         if name in DECIDED_BY_FIRST:
@@ -242,7 +242,9 @@ class AroundMode:
         return arguments
 
     def functions_within(self, value: Value) -> Value:
-        """A function of the program, or each in a list, to run inside of the mode; all else as it is."""
+        """A function of the program, or each in a list, to run inside of the mode; all else as it
+        is.
+        """
         if isinstance(value, (list, tuple)):
             return type(value)(map(self.functions_within, value))
         if not callable(value) or isinstance(value, self.operators):
@@ -250,8 +252,8 @@ class AroundMode:
         return self.within(value)
 
     def decided(self, kind: Function, value: Value) -> Value:
-        """The first argument of an operator that it decides: its value on the host, read inside of the
-        mode; of a function, one that returns that value as a tensor of the host.
+        """The first argument of an operator that it decides: its value on the host, read inside of
+        the mode; of a function, one that returns that value as a tensor of the host.
         """
         if not callable(value):
             return self.within(kind)(value)

@@ -31,8 +31,8 @@ CALLED_BY_MODE = os.path.join("torch", "_ops.py")
 READ_BY_TORCH = "<eval_with_key>"
 """The name of code that torch makes of a function of the program (torch.fx)."""
 PRINTING = "_tensor_str.py"
-"""The file of torch that prints tensors. It selects values only to choose how wide numbers are, among
-the elements that it shows, and keeps none of them: no size that matters depends on them.
+"""The file of torch that prints tensors. It selects values only to choose how wide numbers are,
+among the elements that it shows, and keeps none of them: no size that matters depends on them.
 """
 MOST_PRINTED = 1000
 """Elements that torch prints unless ``torch.set_printoptions`` says otherwise."""
@@ -50,11 +50,11 @@ reads, the line of the program, and the collective that gave the value.
 
 
 class Witness:
-    """What is seen of this process. It is written to the folder of the record whenever something new
-    is seen, and at the end of the process.
+    """What is seen of this process. It is written to the folder of the record whenever something
+    new is seen, and at the end of the process.
 
-    ``device``: the preloaded libraries; ``replacing``: opens a file that appears under its name when
-    it is whole.
+    ``device``: the preloaded libraries; ``replacing``: opens a file that appears under its name
+    when it is whole.
     """
 
     def __init__(self, device: ctypes.CDLL, folder: str, replacing: Function):
@@ -87,7 +87,8 @@ class Witness:
         self.coming: list[tuple[int, bool]] = []
         """The answers to the reads that come next (see heard), and whether each is known."""
         self.later: list[tuple[int, bool]] = []
-        """The same for the sizes of masks, which a backward pass reads once more, the last first."""
+        """The same for the sizes of masks, which a backward pass reads once more, the last first.
+        """
         self.collective = ""
         """The collective that gave what is read next to a rank that is alone."""
         self.reads: dict[tuple[str, bool, str, str, str], int] = {}
@@ -125,8 +126,8 @@ class Witness:
         self.print_error(kind, error, error.__traceback__)
 
     def heard(self, operators: bytes, size: int) -> int:
-        """Called by the device when a value is read back; ``operators``: those that are running, the
-        outermost first. Returns the answer, or AS_IN_MEMORY for what is in the memory.
+        """Called by the device when a value is read back; ``operators``: those that are running,
+        the outermost first. Returns the answer, or AS_IN_MEMORY for what is in the memory.
         """
         names = operators.decode("ascii", "replace").split()
         sizes = [name for name in names if name in SIZES]
@@ -171,8 +172,8 @@ class Witness:
         timer.start()
 
     def late(self) -> None:
-        """The seconds are over: end this process. A launcher, which uses no GPU and has processes that
-        do the work, lives on until these have ended.
+        """The seconds are over: end this process. A launcher, which uses no GPU and has processes
+        that do the work, lives on until these have ended.
         """
         torch = sys.modules.get("torch")
         uses_gpu = torch is not None and torch.cuda.is_initialized()
@@ -225,10 +226,11 @@ class Witness:
             parallel.__init__ = ranks.seeing_buckets(self, parallel.__init__)
 
     def counting_forked(self, poisoned: Callable[[], bool]) -> Callable[[], bool]:
-        """torch's function that tells whether this process was forked after its parent used the GPU,
-        so that it must not. A use of the GPU in such a process is counted.
+        """torch's function that tells whether this process was forked after its parent used the
+        GPU, so that it must not. A use of the GPU in such a process is counted.
 
-        Libraries call it, too, to leave the GPU alone; only torch.cuda._lazy_init is about to use it.
+        Libraries call it, too, to leave the GPU alone; only torch.cuda._lazy_init is about to use
+        it.
         """
 
         def in_bad_fork() -> bool:
@@ -327,8 +329,8 @@ def warn_of_endless(where: str) -> None:
 
 
 def reading_line(frame: FrameType | None) -> tuple[str, str]:
-    """The innermost file of torch that reads a value, and the line of the program that called it. Each
-    is empty where no frame has it.
+    """The innermost file of torch that reads a value, and the line of the program that called it.
+    Each is empty where no frame has it.
     """
     inside = ""
     while frame is not None:
@@ -347,8 +349,8 @@ def reading_line(frame: FrameType | None) -> tuple[str, str]:
 
 
 def prints_few_elements(frame: FrameType) -> bool:
-    """Whether torch prints only few elements of a large tensor. ``frame``: of its code for printing,
-    whose global PRINT_OPTS has the number; where that is missing, torch may print all.
+    """Whether torch prints only few elements of a large tensor. ``frame``: of its code for
+    printing, whose global PRINT_OPTS has the number; where that is missing, torch may print all.
     """
     options = frame.f_globals.get("PRINT_OPTS")
     return getattr(options, "threshold", MOST_PRINTED + 1) <= MOST_PRINTED

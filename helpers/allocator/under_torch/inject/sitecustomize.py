@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 OLDEST = (3, 9)  # Python that the recorder runs under
-# The recorder's modules get this name in place of helpers.allocator.under_torch: the program may have
-# a package named helpers.
+# The recorder's modules get this name in place of helpers.allocator.under_torch: the program may
+# have a package named helpers.
 PACKAGE = "_casebook_under_torch"
 WITNESS = None  # type: types.ModuleType | None
 """The module witness, in a rehearsed program."""
 
 
 class AtTorch:
-    """A finder of modules that waits for the import of torch. It leaves the finding to the other finders,
-    and starts the recorder when the module that they find is executed.
+    """A finder of modules that waits for the import of torch. It leaves the finding to the other
+    finders, and starts the recorder when the module that they find is executed.
     """
 
     def __init__(self, start_recorder: "Callable[[], Recorder | None]") -> None:
@@ -50,8 +50,8 @@ class AtTorch:
         path: "Sequence[str] | None" = None,
         target: "types.ModuleType | None" = None,
     ) -> "importlib.machinery.ModuleSpec | None":
-        """Python asks this for each module that it imports. None leaves it to the other finders; for
-        torch it is what these find, with a loader that starts the recorder.
+        """Python asks this for each module that it imports. None leaves it to the other finders;
+        for torch it is what these find, with a loader that starts the recorder.
         """
         if name != "torch" or self.busy:
             return None
@@ -108,8 +108,8 @@ def own_module(name: str) -> types.ModuleType:
 
 
 def start_recorder() -> "Recorder | None":
-    """The recorder of this process; None where it cannot start: a file PID-VERSION.failed then says why.
-    Nothing is raised into the program.
+    """The recorder of this process; None where it cannot start: a file PID-VERSION.failed then says
+    why. Nothing is raised into the program.
     """
     try:
         recorder = own_module("recorder").from_environment()  # type: Recorder
@@ -128,8 +128,8 @@ def torch_imported(recorder: "Recorder | None", module: types.ModuleType) -> Non
 
 
 def start_witness(witness: types.ModuleType, module: types.ModuleType) -> None:
-    """Starts the witness of a rehearsal with torch; as with the recorder, nothing is raised into the
-    program.
+    """Starts the witness of a rehearsal with torch; as with the recorder, nothing is raised into
+    the program.
     """
     try:
         witness.torch_imported(module)
@@ -139,11 +139,12 @@ def start_witness(witness: types.ModuleType, module: types.ModuleType) -> None:
 
 
 def announce(ending: str, text: str = "") -> bool:
-    """Writes a small file into the folder of the recording, which recorded_processes.collect reads. Its
-    name is the process id, the version of its Python, and ``ending``, or ".too-old" in place of that.
+    """Writes a small file into the folder of the recording, which recorded_processes.collect reads.
+    Its name is the process id, the version of its Python, and ``ending``, or ".too-old" in place of
+    that.
 
-    Returns whether the process can be recorded: there is a recording whose folder can be written to,
-    and the Python is new enough.
+    Returns whether the process can be recorded: there is a recording whose folder can be written
+    to, and the Python is new enough.
     """
     if not os.environ.get("CASEBOOK_RECORD"):
         return False
@@ -186,8 +187,8 @@ def watch_the_allocators_variables() -> None:
 
 
 def run_the_programs_own() -> None:
-    """Runs the sitecustomize that is found without this one, if there is one. The site module reports
-    what it raises, as without a recorder.
+    """Runs the sitecustomize that is found without this one, if there is one. The site module
+    reports what it raises, as without a recorder.
     """
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
@@ -198,8 +199,8 @@ def run_the_programs_own() -> None:
 
 
 def begin() -> None:
-    """Watch this process until it imports torch. A Python that cannot be recorded (``announce``) stays as
-    it is.
+    """Watch this process until it imports torch. A Python that cannot be recorded (``announce``)
+    stays as it is.
     """
     global WITNESS
     if announce(".reached"):
