@@ -170,7 +170,11 @@ class _State:
             self._map_again(event)
 
     def _undo_alloc(self, event: TraceEntry) -> None:
-        """The block that the event made is gone; notes its private pool."""
+        """Undoes an allocation: the block is gone again. Notes its private pool.
+
+        Since events are undone from the last to the first, the block must be live and allocated here. A
+        block that only waits for its free to be completed was freed without a request to free it.
+        """
         block = self.live.values.get(event.address)
         if block is None:
             raise _impossible(event, f"of a block that is {GONE}")

@@ -198,13 +198,16 @@ def concerning(troubles: Iterable[Trouble], gpu: str, elsewhere: bool = False) -
     A run that names no GPU may use any, so that a trouble of any GPU concerns it. A run about a
     machine ``elsewhere`` uses no GPU and little host memory, so that only troubles of the box as a
     whole concern it.
+
+    The scope of a trouble is "box", "host memory", "gpu" with its PCI address, or "a GPU" where it
+    is not known which one.
     """
     address = pci_address(gpu) or gpu
     scopes = {"box"}
     if not elsewhere:
         scopes |= {"host memory", "a GPU", f"gpu {address}"}
+    uses_any_gpu = not address and not elsewhere
     for trouble in troubles:
-        uses_any_gpu = not address and not elsewhere
         if trouble.scope in scopes or uses_any_gpu:
             if trouble.scope == "host memory":
                 return f"host memory is short: {trouble.why}"

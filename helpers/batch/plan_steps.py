@@ -184,7 +184,7 @@ class StepReader:
         return NotebookInPlan(source.resolve(), facts, parameters(book), allowed)
 
     def _box(self, box: str) -> tuple[str, str]:
-        """(box as a notebook gets it: a name or an absolute path; its name in records).
+        """The box as a notebook gets it, a name or an absolute path, and its name in records.
 
         A relative path is looked for in the plan's folder and in the current one. The name of a
         bundle is that of its file or folder, or the path as given if another box has that name.
@@ -202,7 +202,7 @@ class StepReader:
                 f"{', '.join(self.recorded)}"
             )
         try:
-            self.opened(place.resolve())
+            self.opened(place.resolve())  # only to refuse a bundle that cannot be read
         except BundleError as error:
             raise PlanError(f"box: {error}") from error
         suffix = next((end for end in ARCHIVES if place.name.endswith(end)), "")

@@ -70,9 +70,12 @@ def layers_on_gpu(sheet: Sheet) -> int | None:
 
 
 def utilisation(sheet: Sheet) -> float | None:
-    """The least share of the card that suffices, in whole percents; for a vLLM that refuses its
-    share, the share that is free. None for servers that take no share, where 99 % do not suffice,
-    and where it is not known.
+    """The least share of the card that suffices, between 0 and 1 and in whole percents. For a vLLM
+    that refuses its share, it is the share that is free.
+
+    None in three cases: the server takes no share, 99 % do not suffice, or what the server needs
+    is not known. 100 % is not tried: vLLM refuses a share that is not free when it starts, and
+    its own context has taken some of the card by then.
     """
     share = sheet.value("share_free")
     if share is not None:
@@ -82,14 +85,13 @@ def utilisation(sheet: Sheet) -> float | None:
     if not name or (sheet.is_vllm and sizes & sheet.inputs.keys()):
         return None  # the size of the pool is given, and no share needed
 
-    # in whole percents, as people type it
     def fits(percent: int) -> bool | None:
         return _fits(sheet, {name: percent * 0.01})
 
     if fits(1) is None or not fits(99):
         return None
     least_percent, _ = halved(lambda percent: bool(fits(percent)), 99, 0)
-    return round(least_percent * 0.01, 4)
+    return round(least_percent * 0.01, 4)  # 0.58, not 0.5800000000000001
 
 
 def most_that_fits(

@@ -178,8 +178,8 @@ def evaluation_in_chunks(program: Program) -> Changes:
     possible_parts = factors(program)
     if not possible_parts:
         return
-    # Of the two numbers of parts that may do the larger one: without a backward pass more parts
-    # cost little time.
+    # ``factors`` gives up to two numbers of parts, the smaller one first. The larger one is taken,
+    # because without a backward pass more parts cost little time.
     parts = possible_parts[-1]
     has_images = program.mentions("Conv2d")
     for source, assign in _assigned_without_gradients(program):
@@ -187,17 +187,19 @@ def evaluation_in_chunks(program: Program) -> Changes:
         if not batch:
             continue
         place = source.place(assign)
-        edit = _concatenated(source, assign, batch, parts, "")
+        edit = _concatenated(source, assign, batch, parts, dimension="")
         yield _in_chunks(f"Compute each batch in {parts} parts ({place})", edit)
         if has_images and len(batch) == 1:
-            # Of images as torch has them: batch, channels, rows, columns.
-            rows = ", dim=2"
+            # torch has images as batch, channels, rows, columns: dimension 2 are the rows.
+            along_rows = ", dim=2"
             yield Change(
                 title=f"Evaluate each image in {parts} strips ({place})",
                 results=Results.OTHER,
                 why="at the edge of a strip the convolutions see zeros, not the next rows",
                 costs=SMALLER_KERNELS,
-                edits=(_concatenated(source, assign, batch, parts, rows),),
+                edits=(
+                    _concatenated(source, assign, batch, parts, dimension=along_rows),
+                ),
             )
     # Calls whose result is part of an expression, as in ``total += model(x).sum()``.
     for source, call in _modules_without_gradients(program):

@@ -146,7 +146,12 @@ def _is_repeated(program: Program, source: SourceFile, scope: Scope) -> bool:
 def _before_returns(
     source: SourceFile, function: cst.FunctionDef, line: str
 ) -> Iterator[TextEdit]:
-    """A line at each end of a function; a value that it returns is computed before the line."""
+    """Edits that put a line before each return of a function; a value that the function computes as
+    it returns is computed before that line.
+
+    A return on the line of its condition (``if x: return``) is left alone: there is no place for a
+    second statement. Such an end keeps the hook, and the rehearsal shows whether that matters.
+    """
     for returned in source.find(cst.Return, function):
         statement = source.statement(returned)
         is_inner = source.around(returned, cst.FunctionDef) is not function

@@ -140,7 +140,11 @@ def _how_to_let_go(grower: GrowerFacts) -> str:
 
 
 def _side_effects_of_letting_go(grower: GrowerFacts) -> str:
-    """What the change of _how_to_let_go costs; empty for nothing."""
+    """What the change that _how_to_let_go names costs; empty where it costs nothing.
+
+    Cutting a graph and collecting circles copy nothing. Single numbers are copied to the CPU by
+    .item(), for which the program waits; larger tensors take RAM there.
+    """
     if grower.through_graph or grower.in_circle:
         return ""
     if grower.with_graphs or grower.bytes_per_step <= NUMBERS_BYTES:

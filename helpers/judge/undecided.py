@@ -146,8 +146,11 @@ def _step_that_decides(
 def _summary_of_open(
     near: list[Weighed], observations: tuple[Observation, ...], evidence: CaseEvidence
 ) -> str:
-    """Which causes are possible, or why none is: only prose was given, what was read shows no
-    cause, or nothing was read.
+    """The summary of a verdict that stays open: which causes are possible, or why none is (only
+    prose was given, what was read shows no cause, or nothing was read).
+
+    What could not be used (``evidence.unused``) is added where nothing was observed: then it may be
+    why.
     """
     if near:
         causes = "; ".join(row.failure.title.rstrip(".") for row in near)

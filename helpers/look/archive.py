@@ -20,7 +20,7 @@ from helpers.ground.places import PROGRAM
 
 from .files import opened, read_whole
 
-# Chosen so that every capture fits, which keeps to them (helpers/look/collection.py), and a bundle
+# Captures keep to these limits (helpers/look/collection.py), so each can be read again. A bundle
 # that is a bomb does not fill the RAM.
 MEMBER_LIMIT_BYTES = 32 << 20
 BUNDLE_LIMIT_BYTES = 128 << 20

@@ -42,9 +42,12 @@ def box_answers(sections: list[Section]) -> list[BoxAnswer]:
 
 
 def _public_run(run: Run, copies: PublicCopy) -> Run:
-    """A copy of a run whose texts are typed or empty."""
+    """A copy of a run for a shared page: each text in it has one of the forms that ``public`` knows,
+    such as a number or the name of a setting, or is empty.
+    """
     verdict = copies.verdict(run.verdict)
-    # The title was not in the workbook's words, so the copy has none; a table of runs needs one.
+    # A title that is no sentence of the workbook is left out of the copy; a table of runs needs
+    # one, so it gets the headline that belongs to the cause.
     if verdict is not None and not verdict.title:
         verdict = replace(verdict, title=verdict_facts.headline(run.verdict))
     parameters = typed_parameters(run)
