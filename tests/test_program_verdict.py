@@ -576,6 +576,14 @@ def test_a_list_of_losses_with_their_graphs_is_told_to_keep_no_graph():
     assert "each entry with the graph of its step" in verdict.evidence[0].says
 
 
+@pytest.mark.parametrize(("keeper", "cost"), [("`state`", ""), ("", "takes RAM: 50.00 MiB a step")])
+def test_a_change_costs_nothing_where_it_cuts_a_graph_and_ram_where_it_moves_tensors(keeper, cost):
+    grower = replace(GREW.growers[0], keeper=keeper, through_graph=True)
+    facts = replace(FAILED, without_limit=OVER, growth=replace(GREW, growers=(grower,)))
+    step = program_verdict(facts).next_step
+    assert (".detach().cpu()" in step.what) == bool(cost) and step.blast_radius == cost
+
+
 def test_the_advice_is_the_change_that_fix_tries_first_with_its_own_cost():
     change = FirstChange("Keep `outputs` on the CPU (train.py:3)", "uses RAM")
     facts = replace(FAILED, without_limit=OVER, growth=GREW)

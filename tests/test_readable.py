@@ -19,7 +19,7 @@ MOST_TOKENS = {
     "fix": 41_102,
     "fits": 30_151,
     "ground": 12_054,
-    "judge": 60_514,
+    "judge": 60_521,
     "magics": 15_986,
     "look": 57_586,
     "rehearse": 27_996,

@@ -145,7 +145,8 @@ def _side_effects_of_letting_go(grower: GrowerFacts) -> str:
     Cutting a graph and collecting circles copy nothing. Single numbers are copied to the CPU by
     .item(), for which the program waits; larger tensors take RAM there.
     """
-    if grower.through_graph or grower.in_circle:
+    cuts_a_graph = grower.through_graph and grower.keeper
+    if grower.in_circle or cuts_a_graph:
         return ""
     if grower.with_graphs or grower.bytes_per_step <= NUMBERS_BYTES:
         return "the program waits for the GPU at .item(), and nowhere else"
