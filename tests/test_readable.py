@@ -26,7 +26,7 @@ MOST_TOKENS = {
     "settings": 12_361,
     "share": 13_577,
     "tell": 38_157,
-    "trials": 35_403,
+    "trials": 35_416,
     "vpoc": 17_379,
     "(top)": 1_985,
 }

@@ -65,12 +65,12 @@ class Ceiling:
 
     @property
     def layer_says(self) -> str:
-        """What the layer is; empty where that is not said, or for a row without a layer."""
+        """What the layer is. Empty where that is not said, or for a row without a layer."""
         return _of_layer(self.layer, "says")
 
     @property
     def number(self) -> str:
-        """The field of Numbers that the row gives; empty where it gives none."""
+        """The field of Numbers that the row gives. Empty where it gives none."""
         if self.key == "free":
             return "free"
         return _of_layer(self.layer, "number")

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from helpers.ground.shapes import (
     Confidence,
@@ -20,13 +21,15 @@ from helpers.ground.shapes import (
 from helpers.ground.units import show_bytes
 from helpers.settings.presets import load
 from helpers.tell.figure_style import ACCENT, ALARM, MUTED, PALE, Look
-from helpers.tell.sheet import Bar, Drawing, FigurePage
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns, percent
 from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import remedies
 from helpers.trials.effect import FEWEST_PAIRS, Effect
 from helpers.trials.fixes import RECORDED, FixRow
+
+if TYPE_CHECKING:
+    from helpers.tell.sheet import Drawing
 
 EFFECTS = {"helps": ACCENT, "harms": ALARM, "no effect": MUTED, "untested": MUTED}
 """The colour of each effect of a remedy on a box, in the order in which effects are shown."""
@@ -171,6 +174,9 @@ def _left(row: FixRow) -> float:
 
 def _draw_saved(rows: list[FixRow], title: str) -> Drawing:
     """For each remedy a bar of what is left of the peak, on a pale one of the whole peak."""
+    # It loads matplotlib, which writes a list of fonts at home; `trial` and `tune` draw nothing.
+    from helpers.tell.sheet import Bar, FigurePage
+
     sheet = FigurePage(title)
     top = max([1.0, *map(_left, rows)])
     sheet.heading("Peak with the remedy, of the peak without it")
